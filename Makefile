@@ -1,0 +1,49 @@
+# make paper and make test need python3, make and a C compiler; they set everything up in .venv and can be repeated.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# Two explicit threads: more only quarrel on small matrices.
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: setup paper test test-all check fmt bench gpu clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"looped needs Python 3.11 or newer, this is {v[0]}.{v[1]}")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+paper: setup
+	$(BIN)/looped paper run
+	$(BIN)/looped paper report
+
+test: setup
+	$(BIN)/python -m pytest -m 'not slow and not gpu' -n 2
+
+test-all: setup
+	$(BIN)/python -m pytest -m 'not gpu' -n 2
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -m 'not slow and not gpu' -n 2 tests/unit
+
+fmt: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+gpu: setup
+	$(BIN)/python -m pytest -m gpu
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache

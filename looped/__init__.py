@@ -1,0 +1,43 @@
+"""looped: the laboratory for looped Transformers.
+
+Public names are loaded when they are first used, so that `import looped` and `looped --help` need no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "looped.config": ("ModelConfig", "RunConfig", "TrainConfig"),
+    "looped.errors": ("InputError",),
+    "looped.inference": ("Frame", "Run", "load_run", "solve"),
+    "looped.models": ("LoopModel", "LoopStack", "build_model"),
+    "looped.recipes": ("recipe",),
+    "looped.tasks": ("TASKS", "Batch", "Spec", "Task"),
+    "looped.training": ("Trainer", "evaluate", "train"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *_HOME_OF]
+
+if TYPE_CHECKING:
+    from looped.config import ModelConfig, RunConfig, TrainConfig
+    from looped.errors import InputError
+    from looped.inference import Frame, Run, load_run, solve
+    from looped.models import LoopModel, LoopStack, build_model
+    from looped.recipes import recipe
+    from looped.tasks import TASKS, Batch, Spec, Task
+    from looped.training import Trainer, evaluate, train
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'looped' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

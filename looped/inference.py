@@ -1,0 +1,73 @@
+"""Trained runs in use: load one, and watch it answer loop by loop."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from looped.config import RunConfig
+from looped.errors import require
+from looped.models import LoopModel, build_model
+from looped.tasks import Task
+from looped.training.folder import RunFolder
+from looped.training.trainer import load_weights, run_weights
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained run: its config, its task and its model, ready for questions."""
+
+    config: RunConfig
+    model: LoopModel
+
+    @property
+    def task(self) -> Task:
+        return self.config.task
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the model would answer after one loop."""
+
+    loop: int
+    """loops done, from 1"""
+    outputs: np.ndarray
+    """(seq,) classes or (seq, out) values"""
+    answer: str
+    confidence: float
+    """probability of the answer's classes, averaged over the positions that count (1 for values)"""
+    change: float
+    """how far the state moved in this loop, relative to its size"""
+
+
+def load_run(path: str | Path, device: str | torch.device = "cpu") -> Run:
+    """The model of a run's newest checkpoint."""
+    folder = RunFolder(path)
+    config = folder.read_config()
+    model = build_model(config.model, config.task.spec)
+    load_weights(model, run_weights(folder), str(path))
+    return Run(config, model.to(device).eval())
+
+
+def solve(model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | None = None) -> Iterator[Frame]:
+    """One frame per loop for one example's inputs, as `task.parse` or `task.sample` gives them."""
+    require(inputs.ndim == (1 if task.spec.kind == "tokens" else 2), "solve takes the inputs of one example")
+    device = next(model.parameters()).device
+    counted = torch.from_numpy(task.counted(inputs)).to(device)
+    before = None
+    with torch.inference_mode():
+        for t, state in enumerate(model.iterate(torch.from_numpy(inputs)[None].to(device), num_loops)):
+            scores = model.read_out(state)[0]
+            if task.spec.kind == "tokens":
+                outputs = scores.argmax(dim=-1)
+                likeliest = scores.float().softmax(dim=-1).amax(dim=-1)
+                confidence = float(likeliest[counted].mean())
+            else:
+                outputs, confidence = scores, 1.0
+            moved = state if before is None else state - before
+            change = float(moved.norm() / state.norm().clamp(min=1e-30))
+            before = state
+            answer = outputs.cpu().numpy()
+            yield Frame(t + 1, answer, task.answer(answer), confidence, change)

@@ -1,0 +1,104 @@
+"""The definition of every operation of the block, in plain PyTorch: faster back ends imitate these functions.
+
+The state is (batch, seq, dim) and keeps its own precision; the products run in the precision of the weights.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+# The paper's RMS has no such term; it keeps an all-zero token finite and is below the noise of float32 otherwise.
+RMS_EPSILON = 1e-8
+
+Activation = Literal["gelu", "relu", "silu"]
+_ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu}
+
+
+class Modulation(NamedTuple):
+    """What one sublayer is scaled by in one loop; None stands for 1 (scale, gate) or 0 (shift)."""
+
+    scale: Float[Tensor, " dim"] | None = None
+    """alpha: the gain of the norm in front"""
+    shift: Float[Tensor, " dim"] | None = None
+    gate: Float[Tensor, " dim"] | None = None
+    """gamma: the weight of what the sublayer adds to the state"""
+
+
+class Rotation(NamedTuple):
+    """Rotary positions: cosines and sines of (seq, head size / 2) angles."""
+
+    cos: Float[Tensor, "seq half"]
+    sin: Float[Tensor, "seq half"]
+
+
+def rms_normalise(x: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
+    """x / RMS(x) over the last axis."""
+    return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + RMS_EPSILON)
+
+
+def normalise(
+    x: Float[Tensor, "... dim"], modulation: Modulation, *, norm: Literal["rms", "none"] = "rms"
+) -> Float[Tensor, "... dim"]:
+    """RMSN(x, t) = alpha(t) * x / RMS(x), and a shift where there is one."""
+    if norm == "rms":
+        x = rms_normalise(x)
+    if modulation.scale is not None:
+        x = x * modulation.scale
+    if modulation.shift is not None:
+        x = x + modulation.shift
+    return x
+
+
+def rotate(x: Float[Tensor, "batch head seq size"], rotation: Rotation) -> Float[Tensor, "batch head seq size"]:
+    """Turn each pair (x_i, x_{i + half}) by its position's angle."""
+    cos, sin = rotation.cos.to(x.dtype), rotation.sin.to(x.dtype)
+    left, right = x.chunk(2, dim=-1)
+    return torch.cat((left * cos - right * sin, left * sin + right * cos), dim=-1)
+
+
+def add_attention(
+    x: Float[Tensor, "batch seq dim"],
+    modulation: Modulation,
+    w_qkv: Float[Tensor, "3*dim dim"],
+    w_out: Float[Tensor, "dim dim"],
+    *,
+    num_heads: int,
+    causal: bool,
+    rotation: Rotation | None = None,
+    norm: Literal["rms", "none"] = "rms",
+) -> Float[Tensor, "batch seq dim"]:
+    """X + gamma * Attn(RMSN(X)), scores divided by the square root of the head size."""
+    batch, seq, dim = x.shape
+    hidden = normalise(x, modulation, norm=norm).to(w_qkv.dtype)
+    qkv = F.linear(hidden, w_qkv).view(batch, seq, 3, num_heads, dim // num_heads)
+    query, key, value = qkv.permute(2, 0, 3, 1, 4)
+    if rotation is not None:
+        query, key = rotate(query, rotation), rotate(key, rotation)
+    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    return _add_gated(x, F.linear(mixed.transpose(1, 2).reshape(batch, seq, dim), w_out), modulation)
+
+
+def add_feed_forward(
+    x: Float[Tensor, "batch seq dim"],
+    modulation: Modulation,
+    w_in: Float[Tensor, "ff dim"],
+    b_in: Float[Tensor, " ff"],
+    w_out: Float[Tensor, "dim ff"],
+    b_out: Float[Tensor, " dim"],
+    *,
+    activation: Activation,
+    norm: Literal["rms", "none"] = "rms",
+) -> Float[Tensor, "batch seq dim"]:
+    """X + gamma * FF(RMSN(X)), FF(x) = W2 act(W1 x + b1) + b2."""
+    hidden = normalise(x, modulation, norm=norm).to(w_in.dtype)
+    hidden = _ACTIVATIONS[activation](F.linear(hidden, w_in, b_in))
+    return _add_gated(x, F.linear(hidden, w_out, b_out), modulation)
+
+
+def _add_gated(x: Tensor, update: Tensor, modulation: Modulation) -> Tensor:
+    if modulation.gate is not None:
+        update = modulation.gate * update
+    return x + update.to(x.dtype)

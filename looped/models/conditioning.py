@@ -1,0 +1,137 @@
+"""What scales the block in loop t (paper, Section 4.2), and the controls that the paper's choice is held against.
+
+A conditioner maps times to a table (time, layer, part * dim) once per forward pass: it depends on t alone, never on an
+example. At initialisation every scale is 1 and every gate 0 (and the theory's eta 1), for every t: the last layer is
+zero and its bias holds those values, set where the parameter is made, with no later initialisation that could undo it.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from looped.kernels import Modulation
+from looped.models.init import EMBEDDING_STD, linear_weight
+
+# What a conditioning sets, in the paper's order (alpha1, alpha2, gamma1, gamma2): a field of Modulation and the
+# sublayer it goes to. What is not set is constant: a learned gain for the scale, nothing for gate and shift.
+ATTENTION, FEED_FORWARD = 0, 1
+_SCALES = (("scale", ATTENTION), ("scale", FEED_FORWARD))
+_GATES = (("gate", ATTENTION), ("gate", FEED_FORWARD))
+_SHIFTS = (("shift", ATTENTION), ("shift", FEED_FORWARD))
+PARTS: dict[str, tuple[tuple[str, int], ...]] = {
+    "none": (),
+    "additive": (),
+    "timestep": _SCALES + _GATES,
+    "static": _SCALES + _GATES,
+    "table": _SCALES + _GATES,
+    "scale": _SCALES,
+    "gate": _GATES,
+    "shift": _SCALES + _GATES + _SHIFTS,
+    "eta": (("gate", FEED_FORWARD),),
+}
+
+
+def sinusoid(values: Float[Tensor, " n"], dim: int) -> Float[Tensor, "n dim"]:
+    """PE(t): sin(t / 10000^(2i/d)) at place 2i and the cosine at place 2i + 1."""
+    frequencies = 10000.0 ** (-torch.arange(0, dim, 2, dtype=values.dtype, device=values.device) / dim)
+    angles = values[:, None] * frequencies
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+
+
+def loop_times(
+    num_loops: int, trained: int, beyond: Literal["extend", "clamp", "rescale"]
+) -> Float[Tensor, " num_loops"]:
+    """The time of each loop: its index, unless more loops are run than trained and the policy says otherwise."""
+    times = torch.arange(num_loops, dtype=torch.float64)
+    if num_loops <= trained or beyond == "extend":
+        return times
+    return times.clamp(max=trained - 1) if beyond == "clamp" else times * (trained / num_loops)
+
+
+def start_values(conditioning: str, dim: int) -> Float[Tensor, " parts*dim"]:
+    """1 for scales, 0 for gates and shifts; eta multiplies a block without a gate, so it starts at 1."""
+    ones = ("scale", "gate") if conditioning == "eta" else ("scale",)
+    return torch.cat([torch.full((dim,), float(kind in ones)) for kind, _ in PARTS[conditioning]])
+
+
+def sublayer_modulations(
+    conditioning: str, row: Float[Tensor, " parts*dim"] | None, gains: tuple[Tensor | None, Tensor | None]
+) -> tuple[Modulation, Modulation]:
+    """One row of the table as the modulation of attention and of the feed-forward layer."""
+    named: tuple[dict[str, Tensor | None], ...] = ({"scale": gains[ATTENTION]}, {"scale": gains[FEED_FORWARD]})
+    if row is not None:
+        for (kind, sublayer), vector in zip(PARTS[conditioning], row.chunk(len(PARTS[conditioning])), strict=True):
+            named[sublayer][kind] = vector
+    return Modulation(**named[ATTENTION]), Modulation(**named[FEED_FORWARD])
+
+
+class TimestepEncoding(nn.Module):
+    """TE(t) = W3 SiLU(W4 PE(t) + b4) + b3, shared by the layers, and W5 SiLU(TE(t)) + b5 for each of them."""
+
+    def __init__(self, start: Tensor, dim: int, num_layers: int, generator: Generator) -> None:
+        super().__init__()
+        self.dim = dim
+        self.w4 = nn.Parameter(linear_weight(dim, dim, generator))
+        self.b4 = nn.Parameter(torch.zeros(dim))
+        self.w3 = nn.Parameter(linear_weight(dim, dim, generator))
+        self.b3 = nn.Parameter(torch.zeros(dim))
+        self.w5 = nn.Parameter(torch.zeros(num_layers, len(start), dim))
+        self.b5 = nn.Parameter(start.repeat(num_layers, 1))
+
+    def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer parts*dim"]:
+        hidden = F.silu(F.linear(sinusoid(times, self.dim), self.w4, self.b4))
+        encoding = F.silu(F.linear(hidden, self.w3, self.b3))
+        return torch.einsum("td,lpd->tlp", encoding, self.w5) + self.b5
+
+
+class StaticVectors(nn.Module):
+    """The same learned vectors in every loop: tells what gating does from what the timestep does."""
+
+    def __init__(self, start: Tensor, num_layers: int) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(start.repeat(num_layers, 1))
+
+    def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer parts*dim"]:
+        return self.vectors.expand(len(times), -1, -1)
+
+
+class FreeTable(nn.Module):
+    """One free row per trained loop (the theory's eta(t)); times between two rows interpolate."""
+
+    def __init__(self, start: Tensor, num_layers: int, num_loops: int) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(start.repeat(num_loops, num_layers, 1))
+
+    def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer parts*dim"]:
+        below = times.long().clamp(max=len(self.rows) - 1)
+        above = (below + 1).clamp(max=len(self.rows) - 1)
+        share = (times - below)[:, None, None]
+        return torch.lerp(self.rows[below], self.rows[above], share)
+
+
+class AdditiveSignal(nn.Module):
+    """The Universal Transformer's way: PE(t) is added to the state, with an amplitude that starts at the embedding's."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.amplitude = nn.Parameter(torch.full((dim,), EMBEDDING_STD))
+
+    def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time dim"]:
+        return self.amplitude * sinusoid(times, len(self.amplitude))
+
+
+def build_conditioner(
+    conditioning: str, dim: int, num_layers: int, num_loops: int, generator: Generator
+) -> nn.Module | None:
+    """The module that makes the table, or None where nothing is set."""
+    if not PARTS[conditioning]:
+        return None
+    start = start_values(conditioning, dim)
+    if conditioning == "static":
+        return StaticVectors(start, num_layers)
+    if conditioning in ("table", "eta"):
+        return FreeTable(start, num_layers, num_loops)
+    return TimestepEncoding(start, dim, num_layers, generator)

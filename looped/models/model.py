@@ -1,0 +1,131 @@
+"""A whole model: the two ends that a task's `Spec` asks for, around a `LoopStack`."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Shaped
+from torch import Generator, Tensor, nn
+
+from looped.config import ModelConfig
+from looped.errors import require
+from looped.kernels import rms_normalise
+from looped.models.conditioning import sinusoid
+from looped.models.init import EMBEDDING_STD, embedding_weight, linear_weight
+from looped.models.stack import LoopStack
+from looped.tasks import Spec
+
+
+class LoopModel(nn.Module):
+    """Embedding, looped stack, read-out. `iterate` is the one loop that training, lens and pictures share."""
+
+    def __init__(self, config: ModelConfig, spec: Spec, generator: Generator) -> None:
+        super().__init__()
+        self.config, self.spec = config, spec
+        if spec.kind == "tokens":
+            self.embedding = nn.Parameter(embedding_weight(spec.input_size, config.dim, generator))
+        else:
+            self.embedding = nn.Parameter(linear_weight(config.dim, spec.input_size, generator))
+        self.positions = nn.ParameterList(
+            embedding_weight(size, config.dim, generator) for size in _position_tables(config, spec)
+        )
+        self.stack = LoopStack(config, causal=spec.causal, generator=generator)
+        self.gain = nn.Parameter(torch.ones(config.dim)) if config.norm == "rms" else None
+        shared = spec.shared_vocabulary
+        self.head = None if shared else nn.Parameter(linear_weight(spec.output_size, config.dim, generator))
+        self.to(self.stack.master_dtype)
+
+    def embed(self, inputs: Shaped[Tensor, "batch seq *size"]) -> Float[Tensor, "batch seq dim"]:
+        """Tokens or vectors, and their positions, as the state's start."""
+        seq_len = inputs.shape[1]
+        require(
+            self.config.positions not in ("learned", "coordinates") or seq_len <= self.spec.seq_len,
+            f"{self.config.positions} positions reach {self.spec.seq_len} tokens, got a sequence of {seq_len}",
+        )
+        if self.spec.kind == "tokens":
+            state = F.embedding(inputs, self.embedding)
+        else:
+            state = F.linear(inputs.to(self.embedding.dtype), self.embedding)
+        if self.config.positions == "learned":
+            state = state + self.positions[0][:seq_len]
+        elif self.config.positions == "sinusoidal":
+            places = torch.arange(seq_len, dtype=state.dtype, device=state.device)
+            # A sine's root mean square is 1 / sqrt(2): scaled so that a position weighs as much as a token.
+            state = state + math.sqrt(2) * EMBEDDING_STD * sinusoid(places, self.config.dim)
+        elif self.config.positions == "coordinates":
+            for table, ids in zip(self.positions, self.spec.coordinates, strict=True):
+                state = state + table[torch.tensor(ids[:seq_len], device=state.device)]
+        return state
+
+    def iterate(
+        self,
+        inputs: Shaped[Tensor, "batch seq *size"],
+        num_loops: int | None = None,
+        backprop_loops: int | None = None,
+    ) -> Iterator[Float[Tensor, "batch seq dim"]]:
+        """Yield the state after every loop."""
+        num_loops = self._checked_loops(num_loops)
+        return self.stack.iterate(self.embed(inputs), num_loops, backprop_loops)
+
+    def read_out(self, state: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq out"]:
+        """What the model would answer from this state: class scores, or values."""
+        if self.gain is not None:
+            state = rms_normalise(state) * self.gain
+        head = self.embedding if self.head is None else self.head
+        dtype = self.stack.compute_dtype
+        return F.linear(state.to(dtype), head.to(dtype)).to(state.dtype)
+
+    def forward(
+        self,
+        inputs: Shaped[Tensor, "batch seq *size"],
+        num_loops: int | None = None,
+        read: Sequence[int] | None = None,
+    ) -> Float[Tensor, "*read batch seq out"]:
+        """The answer after `num_loops` loops; with `read`, the answers after each of those loops, stacked in front."""
+        num_loops = self._checked_loops(num_loops)
+        wanted = {num_loops} if read is None else set(read)
+        require(
+            bool(wanted) and min(wanted) >= 1 and max(wanted) <= num_loops,
+            f"read must name loops in 1..{num_loops}, got {tuple(read or ())}",
+        )
+        answers: dict[int, Tensor] = {}
+        for t, state in enumerate(self.iterate(inputs, num_loops)):
+            if t + 1 in wanted:
+                answers[t + 1] = self.read_out(state)
+        return answers[num_loops] if read is None else torch.stack([answers[loop] for loop in read])
+
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def flops(self, num_loops: int | None = None, seq_len: int | None = None, num_reads: int = 1) -> int:
+        """Of one forward pass over one sequence, read out `num_reads` times; a training step costs three times that."""
+        num_loops = self._checked_loops(num_loops)
+        seq_len = self.spec.seq_len if seq_len is None else seq_len
+        head = num_reads * 2 * seq_len * self.config.dim * self.spec.output_size
+        embed = 2 * seq_len * self.config.dim * self.spec.input_size if self.spec.kind == "vectors" else 0
+        return self.stack.flops(seq_len, num_loops) + head + embed
+
+    def _checked_loops(self, num_loops: int | None) -> int:
+        num_loops = self.config.num_loops if num_loops is None else num_loops
+        require(num_loops >= 1, f"num_loops must be at least 1, got {num_loops}")
+        require(
+            self.config.block != "standard" or num_loops == 1,
+            f"a standard model applies its layers once: expected num_loops 1, got {num_loops}",
+        )
+        return num_loops
+
+
+def _position_tables(config: ModelConfig, spec: Spec) -> list[int]:
+    """The sizes of the learned position tables."""
+    if config.positions == "learned":
+        return [spec.seq_len]
+    if config.positions == "coordinates":
+        require(bool(spec.coordinates), "positions 'coordinates' need a task with coordinates, such as sudoku")
+        return [max(ids) + 1 for ids in spec.coordinates]
+    return []
+
+
+def build_model(config: ModelConfig, spec: Spec, seed: int = 0) -> LoopModel:
+    """A freshly initialised model: the same weights for the same config, spec and seed, on every device."""
+    return LoopModel(config, spec, torch.Generator().manual_seed(seed))

@@ -1,0 +1,143 @@
+"""What a task is: examples as a pure function of (seed, split, index), and a score for answers.
+
+Everything else (the model's ends, flags, metrics, pictures) follows from `Spec`, the dataclass fields and these
+methods. No torch here: a task can be used on its own, with numpy alone.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from looped.errors import InputError
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+# An example belongs to a split by its content: of NUM_BUCKETS buckets of the content's hash, number 0 is the test
+# split, number 1 validation, the rest training. So no seed and no index can put one example into two splits.
+NUM_BUCKETS = 32
+_BUCKETS: dict[Split, tuple[int, int]] = {"test": (0, 1), "validation": (1, 2), "train": (2, NUM_BUCKETS)}
+
+
+class Batch(NamedTuple):
+    """Arrays of equal leading size; `mask` marks the positions that count in loss and score."""
+
+    inputs: np.ndarray
+    """(batch, seq) token ids, or (batch, seq, input_size) vectors"""
+    targets: np.ndarray
+    """(batch, seq) class ids, or (batch, seq, output_size) values"""
+    mask: np.ndarray
+    """(batch, seq) booleans"""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a model must know about a task to build its two ends."""
+
+    kind: Literal["tokens", "vectors"]
+    input_size: int
+    """number of input tokens, or size of an input vector"""
+    output_size: int
+    """number of answer classes, or size of an answer vector"""
+    seq_len: int
+    causal: bool = False
+    shared_vocabulary: bool = False
+    """inputs and answers are the same tokens, so that one matrix serves both ends"""
+    coordinates: tuple[tuple[int, ...], ...] = ()
+    """further ids of each position, such as the row, the column and the box of a Sudoku cell"""
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """A family of examples. A task is a frozen dataclass whose fields are its knobs, and so is its own config."""
+
+    name: ClassVar[str]
+    metric: ClassVar[str] = "accuracy"
+    """the key of `score` that tables show"""
+    higher_is_better: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def spec(self) -> Spec: ...
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How large an example is, in the task's own measure (a string's length, the points of a prompt)."""
+
+    @abstractmethod
+    def sample(
+        self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None
+    ) -> Batch:
+        """Examples number `indices` of a split: the same ones whatever else is in the batch.
+
+        A `size` below the task's own gives smaller examples in the same tokens and classes: a stage of a curriculum.
+        """
+
+    @abstractmethod
+    def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
+        """One number per example and metric, from predicted classes (or values) of the shape of `batch.targets`."""
+
+    @abstractmethod
+    def parse(self, text: str) -> np.ndarray:
+        """One example's inputs, (seq,) or (seq, input_size), from what a person types; `InputError` if it cannot be."""
+
+    @abstractmethod
+    def describe(self, inputs: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
+        """One example in the task's own terms, ready for JSON. `outputs` may be targets or a prediction."""
+
+    @abstractmethod
+    def render(self, inputs: np.ndarray) -> str:
+        """One example's inputs as text that `parse` reads back."""
+
+    @abstractmethod
+    def answer(self, outputs: np.ndarray) -> str:
+        """One example's answer (targets or a prediction) as text."""
+
+    def counted(self, inputs: np.ndarray) -> np.ndarray:
+        """(seq,) booleans: where one example's answer is read (default: everywhere)."""
+        return np.ones(len(inputs), dtype=np.bool_)
+
+    def examples(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray) -> list[dict[str, Any]]:
+        """Examples in the task's own terms, with what lies behind them where there is more than a model sees."""
+        batch = self.sample(seed, split, indices)
+        return [self.describe(inputs, targets) for inputs, targets in zip(batch.inputs, batch.targets, strict=True)]
+
+    def verify(self, example: dict[str, Any]) -> None:
+        """`InputError` unless the reference solver finds an example, as `examples` gives it, to be right."""
+        raise NotImplementedError(f"{self.name} has no reference solver")
+
+    def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """What is worth knowing about many examples beyond their sizes, such as the number of clues; ready for JSON."""
+        return {}
+
+    def baseline(self, batch: Batch) -> float:
+        """The metric of the best constant answer: the majority class, or the mean value."""
+        counted = batch.targets[batch.mask]
+        if self.spec.kind == "tokens":
+            values, counts = np.unique(counted, return_counts=True)
+            constant = values[np.argmax(counts)]
+        else:
+            constant = counted.mean(axis=0)
+        prediction = np.broadcast_to(constant, batch.targets.shape)
+        return float(np.mean(self.score(prediction, batch)[self.metric]))
+
+
+def split_buckets(split: Split) -> tuple[int, int]:
+    """The half-open range of content buckets that a split owns."""
+    return _BUCKETS[split]
+
+
+def split_number(split: Split) -> int:
+    """A split as a number, for the key of a draw."""
+    if split not in SPLITS:
+        raise InputError(f"unknown split {split!r} (expected one of {', '.join(SPLITS)})")
+    return SPLITS.index(split)
+
+
+def masked_accuracy(prediction: np.ndarray, batch: Batch) -> np.ndarray:
+    """Per example: 1 where every position that counts is right, else 0."""
+    return np.all((prediction == batch.targets) | ~batch.mask, axis=1).astype(np.float64)

@@ -1,0 +1,392 @@
+"""Countdown (Section 5 and the appendix): join the given numbers with + - * / until the target is reached.
+
+An example is `58 84 48 62 96` and a blank for each token of the answer `62 - 58 = 4  48 / 4 = 12  84 + 12 = 96`, which
+is predicted at the blanks. There is often more than one answer: `accuracy` counts every answer that checks out,
+`exact_match` only the one that is stored, the first in the order stated at `_search`.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numba import njit, uint64
+
+from looped.errors import InputError, require
+from looped.tasks import draws
+from looped.tasks.base import NUM_BUCKETS, Batch, Spec, Split, Task, masked_accuracy, split_buckets, split_number
+
+# Tokens: the blank, four operators, the equals sign, then one token for each number from 0 on.
+BLANK = 0
+OPERATORS = "+*-/"
+PLUS, TIMES, MINUS, OVER = 1, 2, 3, 4
+EQUALS = 5
+ZERO = 6
+
+STEP_TOKENS = 5  # a, operator, b, =, c
+MAX_COUNT = 4
+MAX_TRIES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Countdown(Task):
+    """Reach a target from a few numbers, each used once, by steps whose results are whole and not negative."""
+
+    name: ClassVar[str] = "countdown"
+
+    count: int = 4
+    """how many numbers are given"""
+    max_input: int = 99
+    """given numbers are uniform in 1..max_input"""
+    min_target: int = 10
+    """smallest target"""
+    max_target: int = 100
+    """largest target"""
+    held_out: float = 0.1
+    """share of the targets that are never trained on"""
+    test_targets: Literal["held-out", "training"] = "held-out"
+    """targets of the test split: those held out, or those trained on with numbers that were not"""
+    max_result: int | None = None
+    """largest result of a step; examples that need a larger one are drawn again (default: no limit)"""
+
+    def __post_init__(self) -> None:
+        require(2 <= self.count <= MAX_COUNT, f"task.count must be in 2..{MAX_COUNT}, got {self.count}")
+        require(2 <= self.max_input <= 999, f"task.max_input must be in 2..999, got {self.max_input}")
+        require(
+            self.test_targets in ("held-out", "training"),
+            f"task.test_targets must be held-out or training, got {self.test_targets!r}",
+        )
+        require(
+            2 <= self.min_target <= self.max_target <= 999,
+            f"expected 2 <= task.min_target <= task.max_target <= 999, got {self.min_target}, {self.max_target}",
+        )
+        require(0 <= self.held_out < 1, f"task.held_out must be at least 0 and below 1, got {self.held_out}")
+        require(
+            bool(self.held_out_targets) or self.test_targets == "training",
+            f"task.held_out = {self.held_out} holds out no target: set task.test_targets to training",
+        )
+        least = max(self.max_input, self.max_target)
+        require(
+            self.max_result is None or self.max_result >= least,
+            f"task.max_result must be at least the largest input and target ({least}), got {self.max_result}",
+        )
+
+    @property
+    def size(self) -> int:
+        return self.count
+
+    @property
+    def spec(self) -> Spec:
+        vocabulary = ZERO + self.largest_number + 1
+        return Spec("tokens", vocabulary, vocabulary, _seq_len(self.count))
+
+    @property
+    def largest_number(self) -> int:
+        """The largest number that can occur, N being the largest input and T the largest target.
+
+        A step that joins two inputs gives at most N * N. Only with four numbers can a step join such a result with an
+        input and not be the last; then the last one makes the target of its result P and an input, so that P is at
+        most T + N (P - d), T * N (P / d), or smaller still.
+        """
+        proved = self.max_input * max(self.max_input, self.max_target)
+        return proved if self.max_result is None else min(self.max_result, proved)
+
+    @property
+    def held_out_targets(self) -> tuple[int, ...]:
+        """Chosen by a hash of the target, so that they are the same for every seed."""
+        targets = range(self.min_target, self.max_target + 1)
+        by_hash = sorted(targets, key=lambda target: hashlib.sha256(str(target).encode()).digest())
+        return tuple(sorted(by_hash[: round(self.held_out * len(targets))]))
+
+    def targets_of(self, split: Split) -> tuple[int, ...]:
+        """The targets that a split's examples have."""
+        held_out = self.held_out_targets
+        if split == "test" and self.test_targets == "held-out":
+            return held_out
+        return tuple(target for target in range(self.min_target, self.max_target + 1) if target not in held_out)
+
+    def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
+        count = self.count if size is None else size
+        require(2 <= count <= self.count, f"a size of countdown must be in 2..{self.count}, got {count}")
+        indices = np.asarray(indices, dtype=np.int64)
+        sequences = np.zeros((len(indices), _seq_len(count)), dtype=np.int64)
+        made = _draw_examples(
+            sequences, np.int64(seed), split_number(split), indices, *split_buckets(split), count, self.max_input,
+            np.array(self.targets_of(split)), self.largest_number,
+        )  # fmt: skip
+        if not made:
+            raise InputError(
+                f"no {split} example of {self.name} after {MAX_TRIES} tries: "
+                f"{count} numbers up to {self.max_input} reach too few targets to split"
+            )
+        mask = np.broadcast_to(self.counted(np.zeros(_seq_len(count))), sequences.shape).copy()
+        return Batch(np.where(mask, BLANK, sequences), sequences, mask)
+
+    def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
+        prediction = np.ascontiguousarray(prediction, dtype=np.int64)
+        valid = _check_answers(batch.inputs, prediction, _count_of(batch.inputs.shape[1]))
+        return {"accuracy": valid.astype(np.float64), "exact_match": masked_accuracy(prediction, batch)}
+
+    def render(self, inputs: np.ndarray) -> str:
+        numbers, target = self._given(inputs)
+        return f"{' '.join(map(str, numbers))} -> {target}"
+
+    def parse(self, text: str) -> np.ndarray:
+        match = re.fullmatch(r"\s*(\d+(?:\s+\d+)+)\s*->\s*(\d+)\s*", text)
+        if match is None:
+            raise InputError(f"expected numbers and a target, like 58 84 48 62 -> 96, got {text!r}")
+        numbers, target = [int(number) for number in match[1].split()], int(match[2])
+        require(2 <= len(numbers) <= self.count, f"expected 2 to {self.count} numbers, got {len(numbers)} in {text!r}")
+        for number in numbers:
+            require(1 <= number <= self.max_input, f"expected numbers in 1..{self.max_input}, got {number} in {text!r}")
+        require(
+            self.min_target <= target <= self.max_target,
+            f"expected a target in {self.min_target}..{self.max_target}, got {target} in {text!r}",
+        )
+        inputs = np.full(_seq_len(len(numbers)), BLANK, dtype=np.int64)
+        inputs[: len(numbers) + 1] = [ZERO + number for number in [*numbers, target]]
+        return inputs
+
+    def answer(self, outputs: np.ndarray) -> str:
+        symbols = {BLANK: "_", EQUALS: "="} | dict(enumerate(OPERATORS, PLUS))
+        words = [symbols.get(int(token), str(int(token) - ZERO)) for token in outputs[_count_of(len(outputs)) + 1 :]]
+        return ", ".join(" ".join(words[i : i + STEP_TOKENS]) for i in range(0, len(words), STEP_TOKENS))
+
+    def describe(self, inputs: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
+        numbers, target = self._given(inputs)
+        return {"numbers": numbers, "target": target, "solution": self.answer(outputs)}
+
+    def counted(self, inputs: np.ndarray) -> np.ndarray:
+        return np.arange(len(inputs)) > _count_of(len(inputs))
+
+    def solve(self, inputs: np.ndarray) -> str | None:
+        """The first solution as text, by a plain search over the same order: what the fast one is tested against."""
+        numbers, target = self._given(inputs)
+        return next(_plain_solutions(numbers, target, self.largest_number), None)
+
+    def verify(self, example: dict[str, Any]) -> None:
+        numbers, target, solution = example["numbers"], example["target"], example["solution"]
+        if fault := solution_fault(numbers, target, solution):
+            raise InputError(f"{solution!r} does not make {target} of {numbers}: {fault}")
+        first = next(_plain_solutions(numbers, target, self.largest_number))
+        require(solution == first, f"expected the first solution {first!r}, got {solution!r}")
+
+    def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Shares of the operators, and how large the numbers are that a solution passes through."""
+        solutions = [[step.split() for step in example["solution"].split(", ")] for example in examples]
+        operators = Counter(step[1] for steps in solutions for step in steps)
+        largest = np.array([max((int(step[4]) for step in steps[:-1]), default=0) for steps in solutions])
+        targets = [example["target"] for example in examples]
+        return {
+            "target": {"min": min(targets), "mean": float(np.mean(targets)), "max": max(targets)},
+            "operators": {operator: operators[operator] / operators.total() for operator in OPERATORS},
+            "largest_intermediate": {
+                "share_above_99": float(np.mean(largest > 99)),
+                "percentile_99": float(np.percentile(largest, 99)),
+                "max": int(largest.max()),
+                "bound": self.largest_number,
+            },
+        }
+
+    def _given(self, inputs: np.ndarray) -> tuple[list[int], int]:
+        *numbers, target = (int(token) - ZERO for token in inputs[: _count_of(len(inputs)) + 1])
+        return numbers, target
+
+
+def solution_fault(numbers: Sequence[int], target: int, solution: str) -> str | None:
+    """What is wrong with a solution like `62 - 58 = 4, 48 / 4 = 12, 84 + 12 = 96`; None if it is right."""
+    at_hand = Counter(numbers)
+    result = None
+    for step in solution.split(","):
+        match = re.fullmatch(r"\s*(\d+) ([-+*/]) (\d+) = (\d+)\s*", step)
+        if match is None:
+            return f"{step.strip()!r} is not a step like 62 - 58 = 4"
+        a, b, result = int(match[1]), int(match[3]), int(match[4])
+        for used in (a, b):
+            if not at_hand[used]:
+                return f"{used} is not at hand in {step.strip()!r}"
+            at_hand[used] -= 1
+        true = {"+": a + b == result, "*": a * b == result, "-": a - b == result, "/": b != 0 and a == b * result}
+        if not true[match[2]]:
+            return f"{step.strip()!r} is false"
+        at_hand[result] += 1
+    if at_hand.total() > 1:
+        return f"{at_hand.total() - 1} numbers are left over"
+    return None if result == target else f"it ends at {result}"
+
+
+def _plain_solutions(numbers: Sequence[int], target: int, largest: int) -> Iterator[str]:
+    """Every solution as text, in the order that `_search` states."""
+    for i in range(len(numbers)):
+        for j in range(i + 1, len(numbers)):
+            rest = [number for k, number in enumerate(numbers) if k not in (i, j)]
+            low, high = sorted((numbers[i], numbers[j]))
+            steps = [(numbers[i], "+", numbers[j], low + high), (numbers[i], "*", numbers[j], low * high)]
+            steps.append((high, "-", low, high - low))
+            if low and high % low == 0:
+                steps.append((high, "/", low, high // low))
+            for a, operator, b, result in steps:
+                text = f"{a} {operator} {b} = {result}"
+                if result > largest:
+                    continue
+                if rest:
+                    yield from (f"{text}, {more}" for more in _plain_solutions([*rest, result], target, largest))
+                elif result == target:
+                    yield text
+
+
+def _seq_len(count: int) -> int:
+    return count + 1 + STEP_TOKENS * (count - 1)
+
+
+def _count_of(seq_len: int) -> int:
+    return (seq_len - 1 + STEP_TOKENS) // (1 + STEP_TOKENS)
+
+
+@njit(cache=True, nogil=True)
+def _draw_examples(
+    sequences, seed, split, indices, first_bucket, end_bucket, count, max_input, targets, largest
+):  # fmt: skip
+    """Draw numbers and target again, from the example's own stream, until they fit the split and have a solution."""
+    hands = np.empty((MAX_COUNT + 1, MAX_COUNT), dtype=np.int64)
+    steps = np.empty((MAX_COUNT - 1, 4), dtype=np.int64)
+    for row in range(len(indices)):
+        state = draws.start(seed, split, indices[row])
+        tries = 0
+        while True:
+            tries += 1
+            if tries > MAX_TRIES:
+                return False
+            for i in range(count):
+                state, number = draws.below(state, max_input)
+                hands[count, i] = 1 + number
+            state, which = draws.below(state, len(targets))
+            bucket = _content_bucket(hands[count], count)
+            if first_bucket <= bucket < end_bucket and _search(hands, count, targets[which], largest, steps):
+                break
+        _lay_out(sequences[row], hands[count], count, targets[which], steps)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _content_bucket(numbers, count):
+    """By the numbers without their order: the same numbers stay in one split, whatever the target."""
+    digest = uint64(count)
+    previous = np.int64(0)
+    used = 0
+    while used < count:
+        smallest = np.int64(1 << 32)
+        for i in range(count):
+            if previous < numbers[i] < smallest:
+                smallest = numbers[i]
+        for i in range(count):
+            if numbers[i] == smallest:
+                digest = draws.absorb(digest, smallest)
+                used += 1
+        previous = smallest
+    return np.int64(digest % uint64(NUM_BUCKETS))
+
+
+@njit(cache=True, nogil=True)
+def _search(hands, count, target, largest, steps):
+    """The first solution, depth first: pairs (i, j), i < j, in the order of the numbers; for each pair + * - /.
+
+    A sum or product is written in the order of the numbers, a difference or quotient from the larger to the smaller.
+    The result of a step goes behind the numbers that are left. `hands[k]` holds the k numbers still at hand.
+    """
+    hand = hands[count]
+    for i in range(count - 1):
+        for j in range(i + 1, count):
+            a, b = hand[i], hand[j]
+            high, low = max(a, b), min(a, b)
+            for operator in range(PLUS, OVER + 1):
+                if operator == PLUS:
+                    result = a + b
+                elif operator == TIMES:
+                    result = a * b
+                elif operator == MINUS:
+                    result = high - low
+                elif low == 0 or high % low != 0:
+                    continue
+                else:
+                    result = high // low
+                if count == 2:
+                    if result != target:
+                        continue
+                elif result > largest:
+                    continue
+                else:
+                    place = 0
+                    for k in range(count):
+                        if k != i and k != j:
+                            hands[count - 1, place] = hand[k]
+                            place += 1
+                    hands[count - 1, place] = result
+                    if not _search(hands, count - 1, target, largest, steps):
+                        continue
+                ordered = operator in (MINUS, OVER)
+                steps[count - 2, 0] = high if ordered else a
+                steps[count - 2, 1] = operator
+                steps[count - 2, 2] = low if ordered else b
+                steps[count - 2, 3] = result
+                return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _lay_out(sequence, numbers, count, target, steps):
+    for i in range(count):
+        sequence[i] = ZERO + numbers[i]
+    sequence[count] = ZERO + target
+    place = count + 1
+    for k in range(count - 2, -1, -1):
+        sequence[place] = ZERO + steps[k, 0]
+        sequence[place + 1] = steps[k, 1]
+        sequence[place + 2] = ZERO + steps[k, 2]
+        sequence[place + 3] = EQUALS
+        sequence[place + 4] = ZERO + steps[k, 3]
+        place += STEP_TOKENS
+
+
+@njit(cache=True, nogil=True)
+def _check_answers(inputs, outputs, count):
+    """Per example: is each step true, made of numbers at hand, each used once, and the last result the target?"""
+    valid = np.zeros(len(inputs), dtype=np.bool_)
+    hand = np.empty(count, dtype=np.int64)
+    for row in range(len(inputs)):
+        hand[:] = inputs[row, :count]
+        right = True
+        for step in range(count - 1):
+            place = count + 1 + STEP_TOKENS * step
+            a, operator, b = outputs[row, place], outputs[row, place + 1], outputs[row, place + 2]
+            result = outputs[row, place + 4]
+            left = count - step
+            right = _take(hand, left, a) and _take(hand, left - 1, b) and outputs[row, place + 3] == EQUALS
+            if not right or result < ZERO:
+                right = False
+                break
+            x, y, z = a - ZERO, b - ZERO, result - ZERO
+            right = (
+                (operator == PLUS and x + y == z)
+                or (operator == TIMES and x * y == z)
+                or (operator == MINUS and x - y == z)
+                or (operator == OVER and y != 0 and x == y * z)
+            )
+            if not right:
+                break
+            hand[left - 2] = result
+        valid[row] = right and hand[0] == inputs[row, count]
+    return valid
+
+
+@njit(cache=True, nogil=True)
+def _take(hand, left, token):
+    """Remove one token from the first `left` of the hand; False if it is not there."""
+    for i in range(left):
+        if hand[i] == token:
+            hand[i] = hand[left - 1]
+            return True
+    return False

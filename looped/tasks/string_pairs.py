@@ -1,0 +1,158 @@
+"""Random pairs of strings, drawn one by one from their own keys, and their layout as tokens.
+
+Three kinds of pairs: Algorithm 1 of the paper's appendix (EDITED), two uniform strings over the same letters
+(UNIFORM, the paper's longest common subsequence), and two uniform strings, each over its own letters (OWN_LETTERS).
+"""
+
+import numpy as np
+from numba import njit, uint64
+
+from looped.tasks import draws
+from looped.tasks.base import NUM_BUCKETS
+
+UNIFORM, OWN_LETTERS, EDITED = 0, 1, 2
+
+# The second string of an EDITED pair may be this much shorter or longer than the first.
+SHORTER, LONGER = 3, 2
+RANDOM_SHARE = 0.4
+MAX_TRIES = 100_000
+
+_BITS_PER_LETTER = 5
+_LETTERS_PER_WORD = 12
+
+
+@njit(cache=True, nogil=True)
+def draw_pairs(
+    strings, lengths, seed, split, indices, first_bucket, end_bucket, kind, shortest, longest,
+    alphabet, min_letters, max_letters, uniform_edits, redraw_pair,
+):  # fmt: skip
+    """Draw each pair again, from its own stream, until its content falls into the split's buckets."""
+    letters = np.empty(alphabet, dtype=np.int8)
+    copy = np.empty(2 * longest + 1, dtype=np.int8)
+    for row in range(len(indices)):
+        state = draws.start(seed, split, indices[row])
+        bucket = np.int64(-1)
+        tries = 0
+        while bucket < first_bucket or bucket >= end_bucket:
+            tries += 1
+            if tries > MAX_TRIES:
+                return False
+            first, second = strings[row, 0], strings[row, 1]
+            state, extra = draws.below(state, longest - shortest + 1)
+            lengths[row, 0] = shortest + extra
+            if kind == EDITED:
+                state, lengths[row, 1] = _draw_edited(
+                    state, first, second, shortest + extra, letters, copy, min_letters, max_letters,
+                    uniform_edits, redraw_pair,
+                )  # fmt: skip
+            else:
+                state, num_letters = _choose_letters(state, letters, min_letters, max_letters)
+                state = _fill(state, first, shortest + extra, letters, num_letters)
+                if kind == OWN_LETTERS:
+                    state, num_letters = _choose_letters(state, letters, min_letters, max_letters)
+                state, extra = draws.below(state, longest - shortest + 1)
+                state = _fill(state, second, shortest + extra, letters, num_letters)
+                lengths[row, 1] = shortest + extra
+            bucket = _content_bucket(strings[row], lengths[row])
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _draw_edited(
+    state, first, second, length, letters, copy, min_letters, max_letters, uniform_edits, redraw_pair
+):  # fmt: skip
+    """Algorithm 1: a random second string, or a copy of the first one after random edits."""
+    low, high = max(1, length - SHORTER), length + LONGER
+    while True:
+        state, num_letters = _choose_letters(state, letters, min_letters, max_letters)
+        state = _fill(state, first, length, letters, num_letters)
+        state, coin = draws.unit(state)
+        if coin < RANDOM_SHARE:
+            state, extra = draws.below(state, high - low + 1)
+            state = _fill(state, second, low + extra, letters, num_letters)
+            return state, low + extra
+        while True:
+            copy[:length] = first[:length]
+            num_edits = length
+            if uniform_edits:
+                state, extra = draws.below(state, length)
+                num_edits = 1 + extra
+            state, copied = _corrupt(state, copy, length, num_edits, letters, num_letters)
+            if low <= copied <= high:
+                second[:copied] = copy[:copied]
+                return state, copied
+            if redraw_pair:
+                break
+
+
+@njit(cache=True, nogil=True)
+def _choose_letters(state, letters, fewest, most):
+    """The first entries become a uniform choice of `fewest` to `most` letters without repetition."""
+    state, extra = draws.below(state, most - fewest + 1)
+    count = fewest + extra
+    for i in range(len(letters)):
+        letters[i] = i
+    if count < len(letters):  # else the order is of no consequence
+        for i in range(count):
+            state, offset = draws.below(state, len(letters) - i)
+            letters[i], letters[i + offset] = letters[i + offset], letters[i]
+    return state, count
+
+
+@njit(cache=True, nogil=True)
+def _fill(state, string, length, letters, num_letters):
+    for i in range(length):
+        state, which = draws.below(state, num_letters)
+        string[i] = letters[which]
+    return state
+
+
+@njit(cache=True, nogil=True)
+def _corrupt(state, copy, length, num_edits, letters, num_letters):
+    """Random pops, substitutions and insertions in place; an empty string can only be inserted into."""
+    for _ in range(num_edits):
+        state, place = draws.below(state, max(length, 1))
+        state, which = draws.below(state, num_letters)
+        state, action = draws.below(state, 3)
+        if length == 0 or action == 2:
+            for i in range(length, place, -1):
+                copy[i] = copy[i - 1]
+            copy[place] = letters[which]
+            length += 1
+        elif action == 1:
+            copy[place] = letters[which]
+        else:
+            for i in range(place, length - 1):
+                copy[i] = copy[i + 1]
+            length -= 1
+    return state, length
+
+
+@njit(cache=True, nogil=True)
+def _content_bucket(strings, lengths):
+    """Letters are hashed many to a word: hashing them singly would take longer than drawing them."""
+    digest = draws.absorb(uint64(lengths[0]), lengths[1])
+    for part in range(2):
+        for start in range(0, lengths[part], _LETTERS_PER_WORD):
+            word = uint64(0)
+            for i in range(start, min(start + _LETTERS_PER_WORD, lengths[part])):
+                word = (word << uint64(_BITS_PER_LETTER)) | uint64(strings[part, i])
+            digest = draws.absorb(digest, word)
+    return np.int64(digest % uint64(NUM_BUCKETS))
+
+
+@njit(cache=True, nogil=True)
+def lay_out(strings, lengths, seq_len, alphabet):
+    """Tokens `first | second pad ... =`: 0 pads, then one token per letter, then the bar and the equals sign."""
+    inputs = np.zeros((len(strings), seq_len), dtype=np.int64)
+    for row in range(len(strings)):
+        place = 0
+        for part in range(2):
+            for i in range(lengths[row, part]):
+                inputs[row, place] = strings[row, part, i] + 1
+                place += 1
+            if part == 0:
+                inputs[row, place] = alphabet + 1
+                place += 1
+        inputs[row, seq_len - 1] = alphabet + 2
+    return inputs

@@ -1,0 +1,275 @@
+"""Tasks about two strings: edit distance and longest common subsequence (the paper's appendix on reasoning tasks).
+
+An example is `first | second pad ... =`, and the answer is a class read at `=`, the last position.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from looped.errors import InputError, require
+from looped.tasks.alignment import common_subsequences, edit_distances
+from looped.tasks.base import Batch, Spec, Split, Task, masked_accuracy, split_buckets, split_number
+from looped.tasks.string_pairs import EDITED, LONGER, MAX_TRIES, OWN_LETTERS, SHORTER, UNIFORM, draw_pairs, lay_out
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+KINDS = {"uniform": UNIFORM, "own-letters": OWN_LETTERS, "edited": EDITED}
+
+
+@dataclass(frozen=True)
+class StringPairs(Task):
+    """What the string tasks share: how pairs are drawn, laid out, read and shown."""
+
+    length: int = 40
+    """length of the first string, n"""
+    min_length: int | None = None
+    """shortest first string, drawn uniformly up to `length` (default: always `length`)"""
+    alphabet: int = 26
+    """number of letters there are"""
+    edits: Literal["length", "uniform"] = "length"
+    """random edits made to a corrupted copy: n of them (the paper), or uniform in 1..n"""
+    rejection: Literal["second", "pair"] = "second"
+    """what is drawn again when the copy's length is out of range: the copy alone (the paper) or the whole pair"""
+
+    def __post_init__(self) -> None:
+        require(1 <= self.length <= 4096, f"task.length must be in 1..4096, got {self.length}")
+        shortest = self.length if self.min_length is None else self.min_length
+        require(1 <= shortest <= self.length, f"task.min_length must be in 1..{self.length}, got {shortest}")
+        require(2 <= self.alphabet <= 26, f"task.alphabet must be in 2..26, got {self.alphabet}")
+        fewest, most = self.letter_range
+        require(
+            1 <= fewest <= most <= self.alphabet,
+            f"expected 1 <= task.min_letters <= task.max_letters <= task.alphabet, "
+            f"got {fewest}, {most}, {self.alphabet}",
+        )
+
+    @property
+    @abstractmethod
+    def kind(self) -> int:
+        """UNIFORM, OWN_LETTERS or EDITED."""
+
+    @property
+    @abstractmethod
+    def letter_range(self) -> tuple[int, int]:
+        """The fewest and the most different letters that a string is drawn from."""
+
+    @property
+    @abstractmethod
+    def largest_answer(self) -> int: ...
+
+    @abstractmethod
+    def _answers(self, strings: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The answers of many pairs, fast."""
+
+    @abstractmethod
+    def reference(self, first: str, second: str) -> int:
+        """The answer of one pair by the textbook recurrence, which the fast one is tested against."""
+
+    @property
+    def size(self) -> int:
+        return self.length
+
+    @property
+    def spec(self) -> Spec:
+        return Spec("tokens", self.alphabet + 3, self.largest_answer + 1, self._seq_len(self.length))
+
+    def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
+        size = self.length if size is None else size
+        require(1 <= size <= self.length, f"a size of {self.name} must be in 1..{self.length}, got {size}")
+        indices = np.asarray(indices, dtype=np.int64)
+        strings = np.zeros((len(indices), 2, size + self._slack), dtype=np.int8)
+        lengths = np.zeros((len(indices), 2), dtype=np.int64)
+        made = draw_pairs(
+            strings, lengths, np.int64(seed), split_number(split), indices, *split_buckets(split), self.kind,
+            self._shortest(size), size, self.alphabet, *self.letter_range,
+            self.edits == "uniform", self.rejection == "pair",
+        )  # fmt: skip
+        if not made:
+            raise InputError(
+                f"no {split} example of {self.name} after {MAX_TRIES} tries: "
+                f"strings of length {size} over {self.letter_range[1]} letters are too few to split"
+            )
+        return self._encode(strings, lengths, self._answers(strings, lengths), size)
+
+    def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
+        return {"accuracy": masked_accuracy(prediction, batch)}
+
+    def render(self, inputs: np.ndarray) -> str:
+        symbols = dict(enumerate(LETTERS[: self.alphabet] + "|", start=1))
+        return "".join(symbols.get(int(token), "") for token in inputs)
+
+    def parse(self, text: str) -> np.ndarray:
+        first, bar, second = text.strip().partition("|")
+        require(bool(bar) and "|" not in second, f"expected two strings with a bar between, like ab|ba, got {text!r}")
+        letters = LETTERS[: self.alphabet]
+        for strange in sorted(set(first + second) - set(letters)):
+            raise InputError(f"expected letters {letters[0]}-{letters[-1]} only, got {strange!r} in {text!r}")
+        low, high = self._shortest(self.length), self.length
+        _require_length("first", first, low, high, text)
+        if self.kind == EDITED:
+            low, high = max(1, len(first) - SHORTER), len(first) + LONGER
+        _require_length("second", second, low, high, text)
+        strings = np.zeros((1, 2, self.length + self._slack), dtype=np.int8)
+        for part, string in enumerate((first, second)):
+            strings[0, part, : len(string)] = [letters.index(letter) for letter in string]
+        lengths = np.array([[len(first), len(second)]])
+        return self._encode(strings, lengths, np.zeros(1, dtype=np.int64), self.length).inputs[0]
+
+    def answer(self, outputs: np.ndarray) -> str:
+        return str(int(outputs[-1]))
+
+    def describe(self, inputs: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
+        first, _, second = self.render(inputs).partition("|")
+        return {"first": first, "second": second, "answer": int(outputs[-1])}
+
+    def counted(self, inputs: np.ndarray) -> np.ndarray:
+        return np.arange(len(inputs)) == len(inputs) - 1
+
+    def verify(self, example: dict[str, Any]) -> None:
+        first, second, answer = example["first"], example["second"], example["answer"]
+        expected = self.reference(first, second)
+        require(answer == expected, f"expected the answer {expected} for {first}|{second}, got {answer}")
+
+    def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        answers = [example["answer"] for example in examples]
+        return {
+            "answer": _summary(answers),
+            "majority_share": float(np.bincount(answers).max() / len(answers)),
+            "first_length": _summary([len(example["first"]) for example in examples]),
+            "second_length": _summary([len(example["second"]) for example in examples]),
+            "letters": _summary([len(set(example["first"] + example["second"])) for example in examples]),
+        }
+
+    @property
+    def _slack(self) -> int:
+        """How much longer than `length` the second string may be."""
+        return LONGER if self.kind == EDITED else 0
+
+    def _shortest(self, size: int) -> int:
+        return size if self.min_length is None else min(self.min_length, size)
+
+    def _seq_len(self, size: int) -> int:
+        """Both strings at their longest, the bar and the equals sign."""
+        return 2 * size + self._slack + 2
+
+    def _encode(self, strings: np.ndarray, lengths: np.ndarray, answers: np.ndarray, size: int) -> Batch:
+        inputs = lay_out(strings, lengths, self._seq_len(size), self.alphabet)
+        targets = np.zeros(inputs.shape, dtype=np.int64)
+        targets[:, -1] = answers
+        mask = np.zeros(inputs.shape, dtype=np.bool_)
+        mask[:, -1] = True
+        return Batch(inputs, targets, mask)
+
+
+@dataclass(frozen=True)
+class EditDistance(StringPairs):
+    """Least cost of turning the first string into the second."""
+
+    name: ClassVar[str] = "edit-distance"
+
+    min_letters: int = 3
+    """fewest different letters that a pair is drawn from"""
+    max_letters: int = 10
+    """most different letters that a pair is drawn from"""
+    insert_cost: int = 2
+    """cost of inserting a letter"""
+    delete_cost: int = 2
+    """cost of deleting a letter"""
+    replace_cost: int = 3
+    """cost of replacing a letter"""
+    borders: Literal["true", "unit"] = "true"
+    """cost of leading insertions and deletions: the true one, or 1 as in the code that the paper followed"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        costs = self.insert_cost, self.delete_cost, self.replace_cost
+        require(min(costs) >= 1 and max(costs) <= 7, f"each cost must be in 1..7, got {costs}")
+
+    @property
+    def kind(self) -> int:
+        return EDITED
+
+    @property
+    def letter_range(self) -> tuple[int, int]:
+        return self.min_letters, self.max_letters
+
+    @property
+    def largest_answer(self) -> int:
+        """No distance exceeds replacing the shorter string's letters and adding or removing the rest."""
+        replace = min(self.replace_cost, self.insert_cost + self.delete_cost)
+        removed = min(SHORTER, self.length - 1)  # the second string has at least one letter
+        longer = self.length * replace + LONGER * self.insert_cost
+        shorter = (self.length - removed) * replace + removed * self.delete_cost
+        return max(longer, shorter)
+
+    def _answers(self, strings: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        return edit_distances(strings, lengths, *self._costs)
+
+    def reference(self, first: str, second: str) -> int:
+        insert, delete, replace, border_insert, border_delete = self._costs
+        row = [border_insert * j for j in range(len(second) + 1)]
+        for i, a in enumerate(first, 1):
+            above, row = row, [border_delete * i]
+            for j, b in enumerate(second, 1):
+                row.append(min(row[-1] + insert, above[j] + delete, above[j - 1] + (replace if a != b else 0)))
+        return row[-1]
+
+    @property
+    def _costs(self) -> tuple[int, int, int, int, int]:
+        border = (self.insert_cost, self.delete_cost) if self.borders == "true" else (1, 1)
+        return self.insert_cost, self.delete_cost, self.replace_cost, *border
+
+
+@dataclass(frozen=True)
+class LongestCommonSubsequence(StringPairs):
+    """Most letters that both strings have in the same order."""
+
+    name: ClassVar[str] = "lcs"
+
+    length: int = 60
+    """length of the first string, n"""
+    pairs: Literal["uniform", "own-letters", "edited"] = "uniform"
+    """both strings uniform over the alphabet (the paper), each over its own letters, or as for edit distance"""
+    min_letters: int | None = None
+    """fewest different letters that a string is drawn from (default: all if uniform, 8 of its own, 3 if edited)"""
+    max_letters: int | None = None
+    """most different letters that a string is drawn from (default: all if uniform, 8 of its own, 10 if edited)"""
+
+    @property
+    def kind(self) -> int:
+        return KINDS[self.pairs]
+
+    @property
+    def letter_range(self) -> tuple[int, int]:
+        fewest, most = {"uniform": (self.alphabet, self.alphabet), "own-letters": (8, 8), "edited": (3, 10)}[self.pairs]
+        return (
+            min(fewest, self.alphabet) if self.min_letters is None else self.min_letters,
+            min(most, self.alphabet) if self.max_letters is None else self.max_letters,
+        )
+
+    @property
+    def largest_answer(self) -> int:
+        return self.length
+
+    def _answers(self, strings: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        return common_subsequences(strings, lengths)
+
+    def reference(self, first: str, second: str) -> int:
+        row = [0] * (len(second) + 1)
+        for a in first:
+            above, row = row, [0]
+            for j, b in enumerate(second, 1):
+                row.append(above[j - 1] + 1 if a == b else max(row[-1], above[j]))
+        return row[-1]
+
+
+def _require_length(which: str, string: str, low: int, high: int, text: str) -> None:
+    span = str(low) if low == high else f"{low} to {high}"
+    require(low <= len(string) <= high, f"expected a {which} string of {span} letters, got {len(string)} in {text!r}")
+
+
+def _summary(values: Sequence[int]) -> dict[str, float]:
+    return {"min": min(values), "mean": float(np.mean(values)), "max": max(values)}

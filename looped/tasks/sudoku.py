@@ -1,0 +1,262 @@
+"""Sudoku (Section 5 of the paper): a flattened board, 0 for an open cell, to be filled in; 9x9, or 4x4 for laptops.
+
+A 9x9 example is a random symmetric image of a base puzzle: a minimal puzzle of our own, made once and kept, or a row of
+a user's file. Splits are by solution grid up to symmetry, so no test board is an image of a training board. 4x4
+puzzles are drawn afresh, and split by puzzle up to symmetry.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from looped.errors import InputError, require, unknown
+from looped.tasks.base import Batch, Spec, Split, Task, masked_accuracy, split_buckets, split_number
+from looped.tasks.storage import data_folder
+from looped.tasks.sudoku_draws import MAX_TRIES, NO_LIMIT, draw_images, draw_puzzles
+from looped.tasks.sudoku_pool import SHARD, build_shards, file_puzzles, shard
+from looped.tasks.sudoku_reference import all_solutions
+from looped.tasks.sudoku_solver import geometry, solve_boards, workspace
+
+Difficulty = Literal["any", "easy", "medium", "hard"]
+GUESSES: dict[Difficulty, tuple[int, int]] = {
+    "any": (0, NO_LIMIT),
+    "easy": (0, 0),
+    "medium": (1, 3),
+    "hard": (4, NO_LIMIT),
+}
+
+FEWEST_CLUES = {4: 4, 9: 17}
+RARE_CLUES = 22  # one minimal 9x9 puzzle in twenty has so few clues, of 20 one in ten thousand
+DEFAULT_POOL = 100_000
+REAL_PUZZLES = "sudoku/real_puzzles.csv.gz"
+
+
+@dataclass(frozen=True)
+class Sudoku(Task):
+    """Fill in the open cells so that every row, column and box has every digit."""
+
+    name: ClassVar[str] = "sudoku"
+
+    side: Literal[4, 9] = 9
+    """side of the board"""
+    clues: int | None = None
+    """number of clues (default: minimal puzzles, in which no clue can be left out)"""
+    difficulty: Difficulty = "any"
+    """by the guesses that a solver needs beyond singles: easy none, medium 1 to 3, hard 4 or more"""
+    pool: int | None = None
+    """9x9 base puzzles of each split, made when first needed and kept (default: 100000; 0: every puzzle is new)"""
+    augment: bool = True
+    """show a base puzzle as a random one of its symmetric images"""
+    file: str | None = None
+    """take base puzzles from this file, a path or one under LOOPED_DATA (default: our own)"""
+    source: str | None = None
+    """take only the file's rows with this in column `source` (default: all)"""
+    file_role: Literal["split", "test"] = "split"
+    """a file's rows are split like our own puzzles, or all are for testing"""
+    counts: Literal["open", "all"] = "open"
+    """cells that count in loss and score: the open ones, or all"""
+
+    def __post_init__(self) -> None:
+        require(self.side in FEWEST_CLUES, f"task.side must be 4 or 9, got {self.side}")
+        if self.clues is not None:
+            fewest = RARE_CLUES if self.side == 9 and self.file is None else FEWEST_CLUES[self.side]
+            most = self.num_cells - 1
+            require(fewest <= self.clues <= most, f"task.clues must be in {fewest}..{most}, got {self.clues}")
+            require(self.difficulty == "any", "expected task.clues or task.difficulty, got both")
+        if self.difficulty not in GUESSES:
+            raise unknown("difficulty", self.difficulty, GUESSES)
+        require(self.pool is None or self.pool >= 0, f"task.pool must be 0 or more, got {self.pool}")
+        require(self.side == 9 or not self.pool, f"4x4 puzzles are always new: expected task.pool 0, got {self.pool}")
+        require(self.source is None or self.file is not None, f"expected task.file beside task.source {self.source!r}")
+
+    @property
+    def num_cells(self) -> int:
+        return self.side**2
+
+    @property
+    def size(self) -> int:
+        """The most open cells that a board can have; a smaller size gives boards with more filled in."""
+        return self.num_cells - (self.clues or FEWEST_CLUES[self.side])
+
+    @property
+    def spec(self) -> Spec:
+        rows, columns, boxes = (geometry(self.side).unit_of - self.side * np.arange(3)).T.tolist()
+        cells = tuple(range(self.num_cells))
+        return Spec(
+            "tokens", self.side + 1, self.side + 1, self.num_cells,
+            coordinates=(cells, tuple(rows), tuple(columns), tuple(boxes)),
+        )  # fmt: skip
+
+    def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
+        size = self.size if size is None else size
+        require(1 <= size <= self.size, f"a size of sudoku must be in 1..{self.size} open cells, got {size}")
+        indices = np.asarray(indices, dtype=np.int64)
+        clues = max(self.clues or 0, self.num_cells - size)
+        if self.file is None and not self._pool_size:
+            return self._encode(*self._drawn_afresh(seed, split, indices, clues))
+        puzzles, solutions = self._from_pool(split, indices) if self.file is None else self._from_file(split, indices)
+        draw_images(puzzles, solutions, np.int64(seed), split_number(split), indices, clues, self.augment)
+        return self._encode(puzzles, solutions)
+
+    def build(self, split: Split, num_threads: int | None = None) -> Iterator[tuple[int, int]]:
+        """Make ahead what samples of a split need; yields, again and again, how many base puzzles of how many are there.
+
+        100,000 take half a minute on one core. It can be stopped, and then goes on from there.
+        """
+        if self.file is not None:
+            yield (total := len(_file_rows(self, split))), total
+        elif self._pool_size:
+            numbers = range(-(-self._pool_size // SHARD))
+            for ready in build_shards(split, numbers, num_threads):
+                yield min(ready * SHARD, self._pool_size), self._pool_size
+
+    def by_difficulty(self) -> dict[str, "Sudoku"]:
+        """Variants of this task whose test splits are harder and harder: by guesses, and by source where there are
+        real puzzles at hand."""
+        own = {level: replace(self, clues=None, difficulty=level) for level in GUESSES if level != "any"}
+        path = data_folder() / REAL_PUZZLES
+        if self.side == 4 or not path.exists():
+            return own
+        real = replace(self, clues=None, difficulty="any", file=REAL_PUZZLES, file_role="test")
+        return own | {
+            source: replace(real, source=source) for source in np.unique(file_puzzles(path, 9).sources).tolist()
+        }
+
+    def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
+        """Whether the whole board is right, and the share of right cells, of those that count."""
+        right = ((prediction == batch.targets) & batch.mask).sum(axis=1)
+        return {
+            "accuracy": masked_accuracy(prediction, batch),
+            "cell_accuracy": right / np.maximum(batch.mask.sum(axis=1), 1),
+        }
+
+    def counted(self, inputs: np.ndarray) -> np.ndarray:
+        return inputs == 0 if self.counts == "open" else np.ones(len(inputs), dtype=np.bool_)
+
+    def render(self, inputs: np.ndarray) -> str:
+        return "".join(str(int(digit)) for digit in inputs)
+
+    def parse(self, text: str) -> np.ndarray:
+        """A board of digits, with 0 or a dot for an open cell, in one line or several."""
+        board = "".join(text.split()).replace(".", "0")
+        for strange in sorted(set(board) - set("0123456789"[: self.side + 1])):
+            raise InputError(f"expected digits 0-{self.side} or dots, got {strange!r} in {text!r}")
+        require(len(board) == self.num_cells, f"expected {self.num_cells} cells, got {len(board)} in {text!r}")
+        inputs = np.array([int(digit) for digit in board])
+        _, found, _ = solve_boards(inputs[None], 2, geometry(self.side), workspace(self.side))
+        require(found[0] > 0, f"expected a puzzle with one solution, got one with none: {board}")
+        require(found[0] < 2, f"expected a puzzle with one solution, got one with several: {board}")
+        return inputs
+
+    def answer(self, outputs: np.ndarray) -> str:
+        return self.render(outputs)
+
+    def describe(self, inputs: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
+        return {"puzzle": self.render(inputs), "solution": self.answer(outputs)}
+
+    def verify(self, example: dict[str, Any]) -> None:
+        puzzle, stated = example["puzzle"], example["solution"]
+        solutions = list(islice(all_solutions(puzzle), 2))
+        require(len(solutions) > 0, f"expected a puzzle with one solution, got one with none: {puzzle}")
+        require(len(solutions) < 2, f"expected a puzzle with one solution, got one with several: {puzzle}")
+        require(stated == solutions[0], f"expected the solution {solutions[0]} of {puzzle}, got {stated}")
+
+    def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """How many puzzles have how many clues, and what share is of which difficulty."""
+        puzzles = np.array([[int(digit) for digit in example["puzzle"]] for example in examples])
+        _, _, guesses = solve_boards(puzzles, 2, geometry(self.side), workspace(self.side))
+        values, counts = np.unique(np.count_nonzero(puzzles, axis=1), return_counts=True)
+        shares = {
+            level: float(np.mean((low <= guesses) & (guesses <= high)))
+            for level, (low, high) in GUESSES.items()
+            if level != "any"
+        }
+        return {
+            "clues": {str(value): int(count) for value, count in zip(values, counts, strict=True)},
+            "mean_clues": float(np.count_nonzero(puzzles) / len(puzzles)),
+            "difficulty": shares,
+            "guesses": {"mean": float(guesses.mean()), "max": int(guesses.max())},
+        }
+
+    @property
+    def _pool_size(self) -> int:
+        """0 where every puzzle is new."""
+        if self.side == 4:
+            return 0
+        return DEFAULT_POOL if self.pool is None else self.pool
+
+    def _encode(self, puzzles: np.ndarray, solutions: np.ndarray) -> Batch:
+        mask = puzzles == 0 if self.counts == "open" else np.ones(puzzles.shape, dtype=np.bool_)
+        return Batch(puzzles.astype(np.int64), solutions.astype(np.int64), mask)
+
+    def _drawn_afresh(self, seed: int, split: Split, indices: np.ndarray, clues: int) -> tuple[np.ndarray, np.ndarray]:
+        puzzles, solutions = np.zeros((2, len(indices), self.num_cells), dtype=np.int8)
+        guesses = draw_puzzles(
+            puzzles, solutions, np.int64(seed), split_number(split), indices, *split_buckets(split),
+            clues, self.clues or NO_LIMIT, *GUESSES[self.difficulty], geometry(self.side), workspace(self.side),
+        )  # fmt: skip
+        if (guesses < 0).any():
+            raise InputError(f"no {split} puzzle of {self} after {MAX_TRIES} tries: there are too few to split")
+        return puzzles, solutions
+
+    def _from_pool(self, split: Split, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Base puzzles in the order of the indices, so that all are seen once before any is seen again."""
+        numbers, rows = np.divmod(indices % self._pool_size, SHARD)
+        needed = np.unique(numbers).tolist()
+        for _ in build_shards(split, needed):
+            pass
+        puzzles, solutions = np.empty((2, len(indices), self.num_cells), dtype=np.int8)
+        for number in needed:
+            base, suited = shard(split, number), _shard_rows(self, split, number)
+            here = numbers == number
+            chosen = suited[rows[here] % len(suited)]
+            puzzles[here], solutions[here] = base.puzzles[chosen], base.solutions[chosen]
+        return puzzles, solutions
+
+    def _from_file(self, split: Split, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        base, suited = file_puzzles(self._path, self.side), _file_rows(self, split)
+        chosen = suited[indices % len(suited)]
+        return base.puzzles[chosen], base.solutions[chosen]
+
+    @property
+    def _path(self) -> Path:
+        """The file, under LOOPED_DATA if it is not where we are."""
+        path = Path(self.file or "")
+        return path if path.exists() or path.is_absolute() else data_folder() / path
+
+    def _suits(self, puzzles: np.ndarray, guesses: np.ndarray) -> np.ndarray:
+        """Which base puzzles can become examples: those hard enough, with no more clues than are wanted."""
+        low, high = GUESSES[self.difficulty]
+        return (np.count_nonzero(puzzles, axis=1) <= (self.clues or NO_LIMIT)) & (low <= guesses) & (guesses <= high)
+
+
+@lru_cache(maxsize=None)
+def _shard_rows(task: Sudoku, split: Split, number: int) -> np.ndarray:
+    base = shard(split, number)
+    return _some_rows(task, split, task._suits(base.puzzles, base.guesses))
+
+
+@lru_cache(maxsize=64)
+def _file_rows(task: Sudoku, split: Split) -> np.ndarray:
+    base = file_puzzles(task._path, task.side)
+    suits = task._suits(base.puzzles, base.guesses)
+    if task.source is not None:
+        if task.source not in base.sources:
+            raise unknown(f"source in {task._path}", task.source, np.unique(base.sources).tolist())
+        suits &= base.sources == task.source
+    if task.file_role == "split":
+        first, end = split_buckets(split)
+        suits &= (first <= base.buckets) & (base.buckets < end)
+    else:
+        require(split == "test", f"all of {task._path} is for testing: expected split 'test', got {split!r}")
+    return _some_rows(task, split, suits)
+
+
+def _some_rows(task: Sudoku, split: Split, suits: np.ndarray) -> np.ndarray:
+    require(bool(suits.any()), f"expected {split} puzzles of {task}, found none among {len(suits)}")
+    return np.flatnonzero(suits)

@@ -1,0 +1,135 @@
+"""Puzzle files of a user, plain or gzip: a CSV whose header names a column `puzzle`, or one puzzle per line.
+
+Of a CSV's other columns `solution`, `clues` and `source` are read; so both the 3-million-puzzle file (id, puzzle,
+solution, clues, difficulty) and one with source, puzzle, solution, clues, guesses, se_rating will do. Open cells are
+0 or a dot. Every row is solved, and must have one solution, the stated one.
+"""
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from looped.errors import InputError, require
+from looped.tasks.sudoku_draws import content_buckets
+from looped.tasks.sudoku_solver import geometry, solve_boards, workspace
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+class FilePuzzles(NamedTuple):
+    """The puzzles of a file, row by row."""
+
+    puzzles: np.ndarray
+    """(rows, cells) int8, 0 for an open cell"""
+    solutions: np.ndarray
+    """(rows, cells) int8"""
+    guesses: np.ndarray
+    """(rows,) guesses that the solver needs"""
+    buckets: np.ndarray
+    """(rows,) content buckets, which decide the split"""
+    sources: np.ndarray
+    """(rows,) the source column, empty if there is none"""
+
+
+class _Row(NamedTuple):
+    line: int
+    puzzle: str
+    solution: str
+    clues: str
+    source: str
+
+
+def read_puzzles(path: Path, side: int) -> FilePuzzles:
+    """Read and check a whole file; `InputError` names the first row that is not right."""
+    rows = list(_rows(path, side * side))
+    require(bool(rows), f"{path}: expected Sudoku puzzles, got an empty file")
+    puzzles = _digits(path, [(row.line, row.puzzle) for row in rows], side)
+    solutions, found, guesses = solve_boards(puzzles, 2, geometry(side), workspace(side))
+    _require_all(found == 1, path, rows, lambda i: f"a puzzle with one solution, got one with {_SOLUTIONS[found[i]]}")
+    if any(row.solution for row in rows):
+        stated = _digits(path, [(row.line, row.solution) for row in rows], side)
+        right = (stated == solutions).all(axis=1)
+        _require_all(right, path, rows, lambda i: f"the solution {_text(solutions[i])}, got {rows[i].solution}")
+    if any(row.clues for row in rows):
+        counted = np.count_nonzero(puzzles, axis=1)
+        right = np.array([row.clues == str(count) for row, count in zip(rows, counted, strict=True)])
+        _require_all(right, path, rows, lambda i: f"a clue count of {counted[i]}, got {rows[i].clues!r}")
+    sources = np.array([row.source for row in rows])
+    return FilePuzzles(puzzles, solutions, guesses, content_buckets(puzzles, solutions), sources)
+
+
+_SOLUTIONS = {0: "none", 2: "several"}
+
+
+def _rows(path: Path, num_cells: int) -> Iterator[_Row]:
+    """The rows of a file in either format, with the number of the line that each is on."""
+    try:
+        with open(path, "rb") as raw:
+            packed = raw.peek(2)[:2] == _GZIP_MAGIC
+            require(packed or path.suffix != ".gz", f"{path}: expected a gzip file, got something else")
+            binary = gzip.GzipFile(fileobj=raw) if packed else raw
+            lines = enumerate(io.TextIOWrapper(binary, encoding="utf-8", newline=""), start=1)
+            told = ((number, line.strip()) for number, line in lines)
+            used = ((number, line) for number, line in told if line and not line.startswith("#"))
+            first = next(used, None)
+            if first is None:
+                return
+            columns = first[1].split(",")
+            if "puzzle" in columns:
+                yield from _csv_rows(path, columns, used)
+            else:
+                start = first[1].replace(",", " ").split()[0]
+                require(
+                    len(start) == num_cells,
+                    f"{path}, row {first[0]}: expected a column 'puzzle' or a puzzle of {num_cells} cells, "
+                    f"got {first[1][:100]!r}",
+                )
+                for number, line in (first, *used):
+                    yield _Row(number, line.replace(",", " ").split()[0], "", "", "")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: expected UTF-8 text, got something else ({error.reason})") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path}: expected a whole gzip file, got a damaged one ({error})") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _csv_rows(path: Path, columns: list[str], lines: Iterator[tuple[int, str]]) -> Iterator[_Row]:
+    place = {name: columns.index(name) for name in _Row._fields[1:] if name in columns}
+    for number, line in lines:
+        fields = next(csv.reader([line])) if '"' in line else line.split(",")
+        require(
+            len(fields) == len(columns),
+            f"{path}, row {number}: expected {len(columns)} columns, got {len(fields)}",
+        )
+        yield _Row(number, *(fields[place[name]] if name in place else "" for name in _Row._fields[1:]))
+
+
+def _digits(path: Path, boards: list[tuple[int, str]], side: int) -> np.ndarray:
+    """Boards as (rows, cells) digits."""
+    for line, board in boards:
+        if len(board) != side * side or not board.isascii():
+            raise InputError(f"{path}, row {line}: expected {side * side} cells, got {len(board)} in {board[:100]!r}")
+    cells = np.frombuffer("".join(board for _, board in boards).encode(), dtype=np.uint8).reshape(len(boards), -1)
+    digits = np.where(cells == ord("."), 0, cells.astype(np.int8) - ord("0")).astype(np.int8)
+    strange = np.flatnonzero(((digits < 0) | (digits > side)).any(axis=1))
+    if len(strange):
+        line, board = boards[strange[0]]
+        raise InputError(f"{path}, row {line}: expected digits 0-{side} or dots, got {board!r}")
+    return digits
+
+
+def _text(board: np.ndarray) -> str:
+    return "".join(map(str, board))
+
+
+def _require_all(right, path, rows, expected) -> None:
+    wrong = np.flatnonzero(~right)
+    if len(wrong):
+        raise InputError(f"{path}, row {rows[wrong[0]].line}: expected {expected(wrong[0])}")

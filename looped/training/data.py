@@ -1,0 +1,52 @@
+"""Batches as a pure function of the step, prepared ahead in background threads (generators release the GIL)."""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+
+import numpy as np
+
+from looped.config import RunConfig
+from looped.tasks import Batch
+from looped.training.schedules import size_at
+
+AHEAD = 4  # batches per worker that may wait
+
+
+def indices_at(step: int, batch_size: int, num_examples: int | None, seed: int) -> np.ndarray:
+    """Which training examples step number `step` sees: the stream in order, or a permutation of a fixed set."""
+    places = np.arange(step * batch_size, (step + 1) * batch_size, dtype=np.int64)
+    if num_examples is None:
+        return places
+    epochs, within = np.divmod(places, num_examples)
+    return np.concatenate(
+        [_permutation(seed, int(epoch), num_examples)[within[epochs == epoch]] for epoch in np.unique(epochs)]
+    )
+
+
+@lru_cache(maxsize=2)
+def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
+    return np.random.default_rng((seed, epoch)).permutation(num_examples)
+
+
+def batch_at(step: int, config: RunConfig) -> Batch:
+    indices = indices_at(step, config.train.batch_size, config.train.num_examples, config.seed)
+    return config.task.sample(config.seed, "train", indices, size_at(step, config))
+
+
+def batches(first_step: int, config: RunConfig) -> Iterator[tuple[int, Batch]]:
+    """(step, batch) from `first_step` to the last, in order whatever the number of workers."""
+    steps = iter(range(first_step, config.train.num_steps))
+    waiting: deque[tuple[int, Future[Batch]]] = deque()
+    with ThreadPoolExecutor(config.train.num_workers, thread_name_prefix="batches") as pool:
+        try:
+            for step in steps:
+                waiting.append((step, pool.submit(batch_at, step, config)))
+                if len(waiting) > AHEAD * config.train.num_workers:
+                    ready, future = waiting.popleft()
+                    yield ready, future.result()
+            for ready, future in waiting:
+                yield ready, future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,65 @@
+"""The loss of a batch: on the last loop or on several, accumulated while the loops run so that no logits pile up."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from looped.config import TrainConfig
+from looped.models import LoopModel
+from looped.tasks import Batch
+
+
+class TensorBatch(NamedTuple):
+    """A `Batch` on a device."""
+
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor
+
+
+class Outcome(NamedTuple):
+    loss: Tensor
+    right: Tensor
+    """share of the counted positions answered right at the last loop (for values: minus the squared error)"""
+
+
+def to_device(batch: Batch, device: torch.device) -> TensorBatch:
+    arrays = (torch.from_numpy(array) for array in batch)
+    if device.type == "cuda":
+        arrays = (array.pin_memory().to(device, non_blocking=True) for array in arrays)
+    return TensorBatch(*arrays)
+
+
+def loop_loss(scores: Tensor, batch: TensorBatch) -> Tensor:
+    """Mean over the counted positions: cross-entropy of class scores, or squared error of values."""
+    weight = batch.mask.to(scores.dtype)
+    if batch.targets.is_floating_point():
+        each = (scores - batch.targets.to(scores.dtype)).square().mean(dim=-1)
+    else:
+        each = F.cross_entropy(scores.flatten(0, 1), batch.targets.flatten(), reduction="none").view_as(batch.targets)
+    return (each * weight).sum() / weight.sum()
+
+
+def objective(model: LoopModel, batch: TensorBatch, num_loops: int, config: TrainConfig) -> Outcome:
+    """Run the loops and weigh the answers of those that are supervised."""
+    supervised = 1 if config.supervision == "last" else min(config.supervised_loops or num_loops, num_loops)
+    backprop = None if config.backprop_loops is None else min(config.backprop_loops, num_loops)
+    total = scores = None
+    for t, state in enumerate(model.iterate(batch.inputs, num_loops, backprop)):
+        if t >= num_loops - supervised:
+            scores = model.read_out(state)
+            loss = loop_loss(scores, batch)
+            total = loss if total is None else total + loss
+    assert total is not None and scores is not None
+    if config.supervision == "mean":
+        total = total / supervised
+    return Outcome(total, _share_right(scores.detach(), batch))
+
+
+def _share_right(scores: Tensor, batch: TensorBatch) -> Tensor:
+    if batch.targets.is_floating_point():
+        return -loop_loss(scores, batch)
+    weight = batch.mask.to(scores.dtype)
+    return ((scores.argmax(dim=-1) == batch.targets) * weight).sum() / weight.sum()

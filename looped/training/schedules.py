@@ -1,0 +1,52 @@
+"""Learning rate, loops and example size as pure functions of the step: nothing to save, nothing to restore."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from looped.config import RunConfig, TrainConfig
+
+_LOOPS, _SIZES = 1, 2  # so that the two random schedules of a run do not draw alike
+
+
+def rate_at(step: int, config: TrainConfig) -> float:
+    """The share of the peak rate that step number `step` (from 0) uses."""
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    # From 0 at the end of warm-up to 1 one step after the last.
+    progress = (step - config.warmup_steps) / max(1, config.num_steps - config.warmup_steps)
+    if config.schedule == "cosine":
+        shape = (1 + math.cos(math.pi * progress)) / 2
+    elif config.schedule == "linear":
+        shape = 1 - progress
+    else:
+        shape = min(1.0, (1 - progress) / config.decay_share) if config.decay_share > 0 else 1.0
+    return config.final_rate + (1 - config.final_rate) * shape
+
+
+def loops_at(step: int, config: RunConfig) -> int:
+    train = config.train
+    return _choice_at(step, config, train.loop_schedule, train.loop_choices, config.model.num_loops, _LOOPS)
+
+
+def size_at(step: int, config: RunConfig) -> int:
+    train = config.train
+    return _choice_at(step, config, train.size_schedule, train.size_choices, config.task.size, _SIZES)
+
+
+def _choice_at(
+    step: int,
+    config: RunConfig,
+    schedule: Literal["fixed", "growing", "random"],
+    choices: Sequence[int],
+    fixed: int,
+    stream: int,
+) -> int:
+    if schedule == "fixed":
+        return fixed
+    if schedule == "random":
+        return choices[int(np.random.default_rng((config.seed, stream, step)).integers(len(choices)))]
+    over = config.train.curriculum_steps or max(1, config.train.num_steps // 2)
+    return choices[min(step * len(choices) // over, len(choices) - 1)]

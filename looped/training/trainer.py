@@ -1,0 +1,227 @@
+"""The training loop: one step at a time, resumable at any of them, with everything it needs named in one place."""
+
+import platform
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import looped
+from looped.config import RunConfig
+from looped.errors import InputError, require
+from looped.models import build_model
+from looped.tasks import Split
+from looped.training.checkpoint import Checkpoint, save_checkpoint
+from looped.training.data import batches
+from looped.training.engine import choose_device, prepare_engine
+from looped.training.evaluation import evaluate
+from looped.training.files import write_json
+from looped.training.folder import RunFolder
+from looped.training.log import Log
+from looped.training.objective import TensorBatch, objective, to_device
+from looped.training.optim import Average, Optimizer
+from looped.training.schedules import loops_at, rate_at
+
+
+class Trainer:
+    """Turns a `RunConfig` into a folder. Its state is the model, the optimizer, the average and `step`."""
+
+    def __init__(self, config: RunConfig, folder: str | Path, *, quiet: bool = False) -> None:
+        self.config, self.quiet = config, quiet
+        self.folder = RunFolder(folder)
+        self.device = choose_device(config.train.device)
+        if config.train.num_threads is not None:
+            torch.set_num_threads(config.train.num_threads)
+        self.model = build_model(config.model, config.task.spec, config.seed).to(self.device)
+        self.optimizer = Optimizer(self.model, config.train)
+        self.step = 0
+        self.seconds = 0.0
+        if config.train.init_from is not None:
+            self._load_weights(run_weights(RunFolder(config.train.init_from)), config.train.init_from)
+        decay = config.train.ema_decay
+        self.average = None if decay is None else Average(self.model, decay)
+        self.engine = prepare_engine(self.model.stack, config.train.engine, self.device)
+
+    def fit(self) -> dict[str, Any]:
+        """Train to the end, from the newest checkpoint where there is one; return the result."""
+        self.folder.claim(self.config)
+        with self.folder.locked():
+            finished = self.folder.read_result()
+            self.resume()
+            if finished is not None:
+                return finished
+            return self._fit()
+
+    def resume(self) -> None:
+        """Take up the newest checkpoint, if there is one."""
+        checkpoint = self.folder.newest_checkpoint()
+        if checkpoint is None:
+            return
+        by_kind: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "average": {}}
+        for path, tensor in checkpoint.tensors.items():
+            kind, name = path.split("/", 1)
+            by_kind[kind][name] = tensor.to(self.device)
+        self._load_weights(by_kind["model"], str(self.folder.path))
+        self.optimizer.load(by_kind["optimizer"])
+        if self.average is not None:
+            for name, value in self.average.values.items():
+                value.copy_(by_kind["average"][name])
+        self.step, self.seconds = checkpoint.step, checkpoint.extra["seconds"]
+
+    def evaluate(self, split: Split, size: int, loops: list[int] | None = None) -> dict[str, Any]:
+        """Metrics of the weights that count: the average, where one is kept."""
+        with self.evaluated_weights():
+            return evaluate(self.model, self.config.task, split, size, loops)
+
+    def evaluated_weights(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.average is None else self.average.applied()
+
+    def _fit(self) -> dict[str, Any]:
+        train = self.config.train
+        self._started = time.monotonic() - self.seconds
+        limit = None if train.max_minutes is None else time.monotonic() + 60 * train.max_minutes
+        since, last_time, outcomes = self.step, time.monotonic(), []
+        with Log(self.folder.log_path, self.config, self.step, quiet=self.quiet) as log, _stop_signals() as stopped:
+            for step, batch in batches(self.step, self.config):
+                outcomes.append(self._train_step(step, to_device(batch, self.device)))
+                self.step = step + 1
+                last = self.step == train.num_steps
+                if last or self.step % train.log_every == 0:
+                    # The only place where the host waits for the device.
+                    loss, right = torch.stack(outcomes).mean(dim=0).tolist()
+                    _require_finite(loss, self.step)
+                    speed = (self.step - since) * train.batch_size / (time.monotonic() - last_time)
+                    log.record(self.step, loss=loss, right=right, rate=rate_at(step, train), samples_per_second=speed)
+                    since, last_time, outcomes = self.step, time.monotonic(), []
+                if not last and self.step % train.eval_every == 0:
+                    log.record(self.step, **self._validation())
+                    since, last_time, outcomes = self.step, time.monotonic(), []
+                out_of_time = limit is not None and time.monotonic() > limit
+                if last or self.step % train.checkpoint_every == 0 or out_of_time or stopped():
+                    self.save()
+                if not last and (out_of_time or stopped()):
+                    return {"finished": False, "step": self.step, "num_steps": train.num_steps, **self._account()}
+            validation = self._validation()
+            log.record(self.step, **validation)
+        result = {"finished": True, "step": self.step, **validation, **self._account()}
+        write_json(self.folder.result_path, result)
+        return result
+
+    def _train_step(self, step: int, batch: TensorBatch) -> Tensor:
+        """One optimizer step; returns the loss and the share right, still on the device."""
+        train = self.config.train
+        num_loops = loops_at(step, self.config)
+        self.optimizer.zero_grad()
+        seen = torch.zeros(2, device=self.device, dtype=torch.float64)
+        total_weight = batch.mask.sum()
+        for part in range(train.accumulation):
+            rows = slice(part * train.batch_size // train.accumulation, (part + 1) * train.batch_size // train.accumulation)
+            piece = TensorBatch(*(tensor[rows] for tensor in batch))
+            outcome = objective(self.model, piece, num_loops, train)
+            # A piece counts by its positions, so that cutting a batch does not change its gradient.
+            share = piece.mask.sum() / total_weight
+            (outcome.loss * share).backward()
+            seen += torch.stack((outcome.loss.detach(), outcome.right)).double() * share
+        if train.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), train.clip_norm)
+        self.optimizer.step(rate_at(step, train))
+        if self.average is not None:
+            self.average.update(step)
+        return seen
+
+    def save(self) -> None:
+        """Write a checkpoint of this step."""
+        tensors = {f"model/{name}": value.detach() for name, value in self.model.named_parameters()}
+        tensors |= {f"optimizer/{name}": value for name, value in self.optimizer.state().items()}
+        if self.average is not None:
+            tensors |= {f"average/{name}": value for name, value in self.average.values.items()}
+        extra = {"seconds": round(time.monotonic() - self._started, 3)}
+        save_checkpoint(self.folder.checkpoints, Checkpoint(self.step, tensors, extra))
+
+    def _validation(self) -> dict[str, float]:
+        measured = self.evaluate("validation", self.config.train.eval_size)["rows"][-1]
+        return {"validation": measured[self.config.task.metric]}
+
+    def _account(self) -> dict[str, Any]:
+        train = self.config.train
+        return {
+            "samples": self.step * train.batch_size,
+            "seconds": round(time.monotonic() - self._started, 1),
+            "parameters": self.model.num_parameters(),
+            "flops_per_sample": 3 * self.model.flops(),
+            "hardware": hardware(self.device),
+            "versions": {"looped": looped.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        }
+
+    def _load_weights(self, weights: dict[str, Tensor], origin: str) -> None:
+        load_weights(self.model, weights, origin)
+
+
+def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], origin: str) -> None:
+    """Copy named tensors into a model; every name and shape must fit."""
+    own = dict(model.named_parameters())
+    missing, foreign = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    require(not missing, f"the weights of {origin} are of another model: no {', '.join(missing[:3])}")
+    require(not foreign, f"the weights of {origin} are of another model: this one has no {', '.join(foreign[:3])}")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            came = tuple(weights[name].shape)
+            require(came == tuple(parameter.shape), f"{name} of {origin} is {came}, expected {tuple(parameter.shape)}")
+            parameter.copy_(weights[name])
+
+
+def run_weights(folder: RunFolder) -> dict[str, Tensor]:
+    """The weights that count of a run's newest checkpoint: the average, where one was kept."""
+    folder.read_config()
+    checkpoint = folder.newest_checkpoint()
+    if checkpoint is None:
+        raise InputError(f"{folder.path} has no checkpoint yet: expected a run that was trained")
+    for kind in ("average/", "model/"):
+        weights = {name[len(kind) :]: t for name, t in checkpoint.tensors.items() if name.startswith(kind)}
+        if weights:
+            return weights
+    raise InputError(f"{folder.path} has a checkpoint without weights")
+
+
+def hardware(device: torch.device) -> str:
+    """The device in words, for a record."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} threads, {platform.machine()}"
+
+
+def train(config: RunConfig, folder: str | Path | None = None, *, quiet: bool = False) -> dict[str, Any]:
+    """Train a run, or take it up where it stopped; a finished one is not trained again. Returns its result."""
+    folder = Path("runs") / config.folder_name if folder is None else Path(folder)
+    result = Trainer(config, folder, quiet=quiet).fit()
+    return {"folder": str(folder), **result}
+
+
+def _require_finite(loss: float, step: int) -> None:
+    require(
+        loss == loss and abs(loss) != float("inf"),
+        f"expected a finite loss, got {loss} at step {step}: try a lower learning rate or a longer warm-up; "
+        "earlier checkpoints are kept",
+    )
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Any]:
+    """Ctrl-C and SIGTERM end the run after the current step, with a checkpoint."""
+    asked = []
+    previous = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, lambda *_: asked.append(True))
+    except ValueError:
+        pass  # not in the main thread: signals stay with whoever has it
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
