@@ -130,7 +130,9 @@ def _eval(arguments: list[str]) -> None:
         print(json.dumps(report))
         return
     metric = report["metric"]
-    print(f"{report['task']}, {report['size']} {report['split']} examples, trained with {report['trained_loops']} loops")
+    print(
+        f"{report['task']}, {report['size']} {report['split']} examples, trained with {report['trained_loops']} loops"
+    )
     print(f"{'loops':>6}  {metric:>10}  95 % interval")
     for row in report["rows"]:
         print(f"{row['loops']:>6}  {row[metric]:>10.4f}  {row['low']:.4f} to {row['high']:.4f}")
@@ -259,14 +261,23 @@ def _parse(command: type[Parsed], arguments: Sequence[str], program: str) -> Par
 
 
 def _one_line(box: str, program: str) -> str:
-    """The text of tyro's box up to its first rule, and the flags it suggests."""
-    lines = [line.strip("│ ") for line in box.splitlines() if not line.startswith(("╭", "╰"))]
-    rules = [number for number, line in enumerate(lines) if line and set(line) == {"─"}] or [len(lines)]
-    text = " ".join(lines[: rules[0]])
-    near = [match.group() for line in lines[rules[0] :] if (match := re.match(r"--[\w.-]+", line))]
-    if near and text.startswith("Unrecognized"):
-        return f"{text}; did you mean {near[0]}?"
-    return f"{text} ({program} --help lists all flags)"
+    """The text of tyro's box, and the first flag it suggests.
+
+    The box has sections between rules: the text, suggestions, a pointer to the help. Where the terminal has no box
+    characters, the title is one more section in front.
+    """
+    lines = [line.strip("│ ") for line in box.splitlines()]
+    sections: list[list[str]] = [[]]
+    for line in lines:
+        if line and not line.strip("─-╭╮╰╯"):
+            sections.append([])
+        elif line and not line.startswith("╭"):
+            sections[-1].append(line)
+    text, *rest = sections if "╭" in box else sections[1:]
+    near = [match.group() for line in sum(rest, []) if (match := re.match(r"--[\w.-]+", line))]
+    if near and text[0].startswith("Unrecognized"):
+        return f"{' '.join(text)}; did you mean {near[0]}?"
+    return f"{' '.join(text)} ({program} --help lists all flags)"
 
 
 VERBS: dict[str, Callable[[list[str]], None]] = {"train": _train, "eval": _eval, "solve": _solve, "paper": _paper}

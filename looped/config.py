@@ -24,7 +24,7 @@ def _check_choices(config: Any) -> None:
     """A dataclass does not check its `Literal` fields; a typo in Python must fail as it does on the command line."""
     for name, annotation in get_type_hints(type(config)).items():
         if get_origin(annotation) is Literal and getattr(config, name) not in get_args(annotation):
-            raise unknown(f"value of {name}:", getattr(config, name), get_args(annotation))
+            raise unknown(f"value of {name}:", getattr(config, name), map(str, get_args(annotation)))
 
 
 def _require_positive(config: Any, *names: str) -> None:
@@ -311,8 +311,10 @@ def _convert(annotation: Any, value: Any, path: str) -> Any:
     if get_origin(annotation) in (Union, UnionType):
         inner = [each for each in get_args(annotation) if each is not type(None)]
         return None if value is None else _convert(inner[0], value, path)
-    if get_origin(annotation) is Literal and isinstance(value, str):
-        return value  # the dataclass checks its choices itself
+    if get_origin(annotation) is Literal:
+        if value not in get_args(annotation):
+            raise unknown(f"value of {path}:", value, map(str, get_args(annotation)))
+        return value
     if get_origin(annotation) is tuple and isinstance(value, list):
         return tuple(_convert(get_args(annotation)[0], each, path) for each in value)
     if is_dataclass(annotation) and isinstance(value, dict):

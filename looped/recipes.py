@@ -66,5 +66,3 @@ def recipe(name: str, task: str) -> RunConfig:
             train=replace(config.train, **part.get("train", {})),
         )
     return config
-
-

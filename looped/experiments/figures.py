@@ -28,7 +28,7 @@ def line_figure(
     log_x: bool = False,
 ) -> str:
     """Lines with error bars, horizontal levels such as a baseline, and vertical marks."""
-    settings: dict[str, Any] = {
+    settings: Any = {
         "svg.hashsalt": "looped",
         "svg.fonttype": "none",
         "font.family": "sans-serif",

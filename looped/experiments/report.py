@@ -115,9 +115,7 @@ def learning_curves(finished: list[Finished]) -> str:
     for one in _largest(finished):
         points = [record for record in one.log if "validation" in record]
         batch = one.cell.config.train.batch_size
-        series.append(
-            Series(one.cell.label, [p["step"] * batch for p in points], [p["validation"] for p in points])
-        )
+        series.append(Series(one.cell.label, [p["step"] * batch for p in points], [p["validation"] for p in points]))
     return line_figure(series, x_label="training samples", y_label="validation accuracy")
 
 
@@ -143,7 +141,10 @@ def page(experiment: Experiment, finished: list[Finished]) -> str:
     figures = [
         (accuracy_against_loops, "Accuracy against the number of loops, one training per point."),
         (learning_curves, "Validation accuracy while the largest models train."),
-        (answers_by_loop, "Accuracy if the answer is read after each loop; the line marks the trained number of loops."),
+        (
+            answers_by_loop,
+            "Accuracy if the answer is read after each loop; the line marks the trained number of loops.",
+        ),
     ]
     drawn = "\n".join(
         f'<figure role="img" aria-label="{html.escape(text)}">{draw(finished)}<figcaption>{text}</figcaption></figure>'

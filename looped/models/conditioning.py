@@ -42,23 +42,28 @@ def sinusoid(values: Float[Tensor, " n"], dim: int) -> Float[Tensor, "n dim"]:
 
 
 def loop_times(
-    num_loops: int, trained: int, beyond: Literal["extend", "clamp", "rescale"]
+    num_loops: int,
+    trained: int,
+    beyond: Literal["extend", "clamp", "rescale"],
+    *,
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, " num_loops"]:
     """The time of each loop: its index, unless more loops are run than trained and the policy says otherwise."""
-    times = torch.arange(num_loops, dtype=torch.float64)
+    times = torch.arange(num_loops, device=device, dtype=dtype)
     if num_loops <= trained or beyond == "extend":
         return times
     return times.clamp(max=trained - 1) if beyond == "clamp" else times * (trained / num_loops)
 
 
-def start_values(conditioning: str, dim: int) -> Float[Tensor, " parts*dim"]:
+def start_values(conditioning: str, dim: int) -> Float[Tensor, " vectors"]:
     """1 for scales, 0 for gates and shifts; eta multiplies a block without a gate, so it starts at 1."""
     ones = ("scale", "gate") if conditioning == "eta" else ("scale",)
     return torch.cat([torch.full((dim,), float(kind in ones)) for kind, _ in PARTS[conditioning]])
 
 
 def sublayer_modulations(
-    conditioning: str, row: Float[Tensor, " parts*dim"] | None, gains: tuple[Tensor | None, Tensor | None]
+    conditioning: str, row: Float[Tensor, " vectors"] | None, gains: tuple[Tensor | None, Tensor | None]
 ) -> tuple[Modulation, Modulation]:
     """One row of the table as the modulation of attention and of the feed-forward layer."""
     named: tuple[dict[str, Tensor | None], ...] = ({"scale": gains[ATTENTION]}, {"scale": gains[FEED_FORWARD]})
@@ -81,7 +86,7 @@ class TimestepEncoding(nn.Module):
         self.w5 = nn.Parameter(torch.zeros(num_layers, len(start), dim))
         self.b5 = nn.Parameter(start.repeat(num_layers, 1))
 
-    def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer parts*dim"]:
+    def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer vectors"]:
         hidden = F.silu(F.linear(sinusoid(times, self.dim), self.w4, self.b4))
         encoding = F.silu(F.linear(hidden, self.w3, self.b3))
         return torch.einsum("td,lpd->tlp", encoding, self.w5) + self.b5
@@ -94,7 +99,7 @@ class StaticVectors(nn.Module):
         super().__init__()
         self.vectors = nn.Parameter(start.repeat(num_layers, 1))
 
-    def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer parts*dim"]:
+    def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer vectors"]:
         return self.vectors.expand(len(times), -1, -1)
 
 
@@ -105,7 +110,7 @@ class FreeTable(nn.Module):
         super().__init__()
         self.rows = nn.Parameter(start.repeat(num_loops, num_layers, 1))
 
-    def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer parts*dim"]:
+    def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer vectors"]:
         below = times.long().clamp(max=len(self.rows) - 1)
         above = (below + 1).clamp(max=len(self.rows) - 1)
         share = (times - below)[:, None, None]
@@ -113,7 +118,7 @@ class FreeTable(nn.Module):
 
 
 class AdditiveSignal(nn.Module):
-    """The Universal Transformer's way: PE(t) is added to the state, with an amplitude that starts at the embedding's."""
+    """The Universal Transformer's way: PE(t) is added to the state, its amplitude starting at the embedding's."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

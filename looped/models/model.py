@@ -30,6 +30,8 @@ class LoopModel(nn.Module):
         self.positions = nn.ParameterList(
             embedding_weight(size, config.dim, generator) for size in _position_tables(config, spec)
         )
+        self.coordinates: Tensor
+        self.register_buffer("coordinates", torch.tensor(spec.coordinates, dtype=torch.long), persistent=False)
         self.stack = LoopStack(config, causal=spec.causal, generator=generator)
         self.gain = nn.Parameter(torch.ones(config.dim)) if config.norm == "rms" else None
         shared = spec.shared_vocabulary
@@ -54,8 +56,8 @@ class LoopModel(nn.Module):
             # A sine's root mean square is 1 / sqrt(2): scaled so that a position weighs as much as a token.
             state = state + math.sqrt(2) * EMBEDDING_STD * sinusoid(places, self.config.dim)
         elif self.config.positions == "coordinates":
-            for table, ids in zip(self.positions, self.spec.coordinates, strict=True):
-                state = state + table[torch.tensor(ids[:seq_len], device=state.device)]
+            for table, ids in zip(self.positions, self.coordinates, strict=True):
+                state = state + F.embedding(ids[:seq_len], table)
         return state
 
     def iterate(

@@ -126,7 +126,7 @@ class LoopStack(nn.Module):
 
     def prepare(self, num_loops: int, seq_len: int, device: torch.device) -> Prepared:
         """Cast the weights and make the modulation table, once for all loops."""
-        times = loop_times(num_loops, self.config.num_loops, self.config.beyond).to(device, self.master_dtype)
+        times = loop_times(num_loops, self.config.num_loops, self.config.beyond, device=device, dtype=self.master_dtype)
         require(
             not isinstance(self.conditioner, FreeTable)
             or num_loops <= self.config.num_loops

@@ -4,10 +4,13 @@ from looped.errors import unknown
 from looped.tasks.base import SPLITS, Batch, Spec, Split, Task
 from looped.tasks.countdown import Countdown
 from looped.tasks.decision_tree import DecisionTree
+from looped.tasks.language import Language
 from looped.tasks.strings import EditDistance, LongestCommonSubsequence
 from looped.tasks.sudoku import Sudoku
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (EditDistance, LongestCommonSubsequence, Sudoku, Countdown, DecisionTree)}
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (EditDistance, LongestCommonSubsequence, Sudoku, Countdown, DecisionTree, Language)
+}
 
 
 def task_class(name: str) -> type[Task]:
@@ -17,4 +20,18 @@ def task_class(name: str) -> type[Task]:
     return TASKS[name]
 
 
-__all__ = ["SPLITS", "TASKS", "Batch", "Countdown", "DecisionTree", "EditDistance", "LongestCommonSubsequence", "Spec", "Split", "Sudoku", "Task", "task_class"]
+__all__ = [
+    "SPLITS",
+    "TASKS",
+    "Batch",
+    "Countdown",
+    "DecisionTree",
+    "EditDistance",
+    "Language",
+    "LongestCommonSubsequence",
+    "Spec",
+    "Split",
+    "Sudoku",
+    "Task",
+    "task_class",
+]

@@ -81,7 +81,7 @@ def common_subsequences(strings, lengths):
                 matches = column & places[second[j]]
                 total = column + matches
                 carried = total + carries[j]
-                carries[j] = uint64(total < matches) | uint64(carried < total)
+                carries[j] = (total < matches) | (carried < total)
                 column = carried | (column ^ matches)
             zeros = ~column
             while zeros:

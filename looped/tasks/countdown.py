@@ -2,7 +2,7 @@
 
 An example is `58 84 48 62 96` and a blank for each token of the answer `62 - 58 = 4  48 / 4 = 12  84 + 12 = 96`, which
 is predicted at the blanks. There is often more than one answer: `accuracy` counts every answer that checks out,
-`exact_match` only the one that is stored, the first in the order stated at `_search`.
+`exact_match` only the one that is stored, the first in the order stated at `countdown_search.search`.
 """
 
 import hashlib
@@ -13,22 +13,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numba import njit, uint64
 
 from looped.errors import InputError, require
-from looped.tasks import draws
-from looped.tasks.base import NUM_BUCKETS, Batch, Spec, Split, Task, masked_accuracy, split_buckets, split_number
-
-# Tokens: the blank, four operators, the equals sign, then one token for each number from 0 on.
-BLANK = 0
-OPERATORS = "+*-/"
-PLUS, TIMES, MINUS, OVER = 1, 2, 3, 4
-EQUALS = 5
-ZERO = 6
-
-STEP_TOKENS = 5  # a, operator, b, =, c
-MAX_COUNT = 4
-MAX_TRIES = 1_000_000
+from looped.tasks.base import Batch, Spec, Split, Task, masked_accuracy, split_buckets, split_number
+from looped.tasks.countdown_search import (
+    BLANK,
+    EQUALS,
+    MAX_COUNT,
+    MAX_TRIES,
+    OPERATORS,
+    PLUS,
+    STEP_TOKENS,
+    ZERO,
+    check_answers,
+    draw_examples,
+)
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Countdown(Task):
         require(2 <= count <= self.count, f"a size of countdown must be in 2..{self.count}, got {count}")
         indices = np.asarray(indices, dtype=np.int64)
         sequences = np.zeros((len(indices), _seq_len(count)), dtype=np.int64)
-        made = _draw_examples(
+        made = draw_examples(
             sequences, np.int64(seed), split_number(split), indices, *split_buckets(split), count, self.max_input,
             np.array(self.targets_of(split)), self.largest_number,
         )  # fmt: skip
@@ -127,7 +126,7 @@ class Countdown(Task):
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
         prediction = np.ascontiguousarray(prediction, dtype=np.int64)
-        valid = _check_answers(batch.inputs, prediction, _count_of(batch.inputs.shape[1]))
+        valid = check_answers(batch.inputs, prediction, _count_of(batch.inputs.shape[1]))
         return {"accuracy": valid.astype(np.float64), "exact_match": masked_accuracy(prediction, batch)}
 
     def render(self, inputs: np.ndarray) -> str:
@@ -171,7 +170,7 @@ class Countdown(Task):
         numbers, target, solution = example["numbers"], example["target"], example["solution"]
         if fault := solution_fault(numbers, target, solution):
             raise InputError(f"{solution!r} does not make {target} of {numbers}: {fault}")
-        first = next(_plain_solutions(numbers, target, self.largest_number))
+        first = self.solve(self.parse(f"{' '.join(map(str, numbers))} -> {target}"))
         require(solution == first, f"expected the first solution {first!r}, got {solution!r}")
 
     def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -219,7 +218,7 @@ def solution_fault(numbers: Sequence[int], target: int, solution: str) -> str | 
 
 
 def _plain_solutions(numbers: Sequence[int], target: int, largest: int) -> Iterator[str]:
-    """Every solution as text, in the order that `_search` states."""
+    """Every solution as text, in the order that `countdown_search.search` states."""
     for i in range(len(numbers)):
         for j in range(i + 1, len(numbers)):
             rest = [number for k, number in enumerate(numbers) if k not in (i, j)]
@@ -244,149 +243,3 @@ def _seq_len(count: int) -> int:
 
 def _count_of(seq_len: int) -> int:
     return (seq_len - 1 + STEP_TOKENS) // (1 + STEP_TOKENS)
-
-
-@njit(cache=True, nogil=True)
-def _draw_examples(
-    sequences, seed, split, indices, first_bucket, end_bucket, count, max_input, targets, largest
-):  # fmt: skip
-    """Draw numbers and target again, from the example's own stream, until they fit the split and have a solution."""
-    hands = np.empty((MAX_COUNT + 1, MAX_COUNT), dtype=np.int64)
-    steps = np.empty((MAX_COUNT - 1, 4), dtype=np.int64)
-    for row in range(len(indices)):
-        state = draws.start(seed, split, indices[row])
-        tries = 0
-        while True:
-            tries += 1
-            if tries > MAX_TRIES:
-                return False
-            for i in range(count):
-                state, number = draws.below(state, max_input)
-                hands[count, i] = 1 + number
-            state, which = draws.below(state, len(targets))
-            bucket = _content_bucket(hands[count], count)
-            if first_bucket <= bucket < end_bucket and _search(hands, count, targets[which], largest, steps):
-                break
-        _lay_out(sequences[row], hands[count], count, targets[which], steps)
-    return True
-
-
-@njit(cache=True, nogil=True)
-def _content_bucket(numbers, count):
-    """By the numbers without their order: the same numbers stay in one split, whatever the target."""
-    digest = uint64(count)
-    previous = np.int64(0)
-    used = 0
-    while used < count:
-        smallest = np.int64(1 << 32)
-        for i in range(count):
-            if previous < numbers[i] < smallest:
-                smallest = numbers[i]
-        for i in range(count):
-            if numbers[i] == smallest:
-                digest = draws.absorb(digest, smallest)
-                used += 1
-        previous = smallest
-    return np.int64(digest % uint64(NUM_BUCKETS))
-
-
-@njit(cache=True, nogil=True)
-def _search(hands, count, target, largest, steps):
-    """The first solution, depth first: pairs (i, j), i < j, in the order of the numbers; for each pair + * - /.
-
-    A sum or product is written in the order of the numbers, a difference or quotient from the larger to the smaller.
-    The result of a step goes behind the numbers that are left. `hands[k]` holds the k numbers still at hand.
-    """
-    hand = hands[count]
-    for i in range(count - 1):
-        for j in range(i + 1, count):
-            a, b = hand[i], hand[j]
-            high, low = max(a, b), min(a, b)
-            for operator in range(PLUS, OVER + 1):
-                if operator == PLUS:
-                    result = a + b
-                elif operator == TIMES:
-                    result = a * b
-                elif operator == MINUS:
-                    result = high - low
-                elif low == 0 or high % low != 0:
-                    continue
-                else:
-                    result = high // low
-                if count == 2:
-                    if result != target:
-                        continue
-                elif result > largest:
-                    continue
-                else:
-                    place = 0
-                    for k in range(count):
-                        if k != i and k != j:
-                            hands[count - 1, place] = hand[k]
-                            place += 1
-                    hands[count - 1, place] = result
-                    if not _search(hands, count - 1, target, largest, steps):
-                        continue
-                ordered = operator in (MINUS, OVER)
-                steps[count - 2, 0] = high if ordered else a
-                steps[count - 2, 1] = operator
-                steps[count - 2, 2] = low if ordered else b
-                steps[count - 2, 3] = result
-                return True
-    return False
-
-
-@njit(cache=True, nogil=True)
-def _lay_out(sequence, numbers, count, target, steps):
-    for i in range(count):
-        sequence[i] = ZERO + numbers[i]
-    sequence[count] = ZERO + target
-    place = count + 1
-    for k in range(count - 2, -1, -1):
-        sequence[place] = ZERO + steps[k, 0]
-        sequence[place + 1] = steps[k, 1]
-        sequence[place + 2] = ZERO + steps[k, 2]
-        sequence[place + 3] = EQUALS
-        sequence[place + 4] = ZERO + steps[k, 3]
-        place += STEP_TOKENS
-
-
-@njit(cache=True, nogil=True)
-def _check_answers(inputs, outputs, count):
-    """Per example: is each step true, made of numbers at hand, each used once, and the last result the target?"""
-    valid = np.zeros(len(inputs), dtype=np.bool_)
-    hand = np.empty(count, dtype=np.int64)
-    for row in range(len(inputs)):
-        hand[:] = inputs[row, :count]
-        right = True
-        for step in range(count - 1):
-            place = count + 1 + STEP_TOKENS * step
-            a, operator, b = outputs[row, place], outputs[row, place + 1], outputs[row, place + 2]
-            result = outputs[row, place + 4]
-            left = count - step
-            right = _take(hand, left, a) and _take(hand, left - 1, b) and outputs[row, place + 3] == EQUALS
-            if not right or result < ZERO:
-                right = False
-                break
-            x, y, z = a - ZERO, b - ZERO, result - ZERO
-            right = (
-                (operator == PLUS and x + y == z)
-                or (operator == TIMES and x * y == z)
-                or (operator == MINUS and x - y == z)
-                or (operator == OVER and y != 0 and x == y * z)
-            )
-            if not right:
-                break
-            hand[left - 2] = result
-        valid[row] = right and hand[0] == inputs[row, count]
-    return valid
-
-
-@njit(cache=True, nogil=True)
-def _take(hand, left, token):
-    """Remove one token from the first `left` of the hand; False if it is not there."""
-    for i in range(left):
-        if hand[i] == token:
-            hand[i] = hand[left - 1]
-            return True
-    return False

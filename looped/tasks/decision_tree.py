@@ -67,7 +67,7 @@ class DecisionTree(Task):
         return np.arange(len(inputs)) % 2 == 0
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
-        """The squared error at the query, divided by nothing and by the dimensions (as the paper's table seems to be)."""
+        """The squared error at the query, divided by nothing, and by the dimensions (as it seems in the paper)."""
         error = self.errors(prediction, batch)[:, -1]
         return {"squared_error": error, "squared_error_over_dims": error / self.dims}
 

@@ -219,8 +219,8 @@ class EditDistance(StringPairs):
 
     @property
     def _costs(self) -> tuple[int, int, int, int, int]:
-        border = (self.insert_cost, self.delete_cost) if self.borders == "true" else (1, 1)
-        return self.insert_cost, self.delete_cost, self.replace_cost, *border
+        costs = self.insert_cost, self.delete_cost, self.replace_cost
+        return (*costs, self.insert_cost, self.delete_cost) if self.borders == "true" else (*costs, 1, 1)
 
 
 @dataclass(frozen=True)

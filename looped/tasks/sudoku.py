@@ -7,10 +7,10 @@ puzzles are drawn afresh, and split by puzzle up to symmetry.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -31,7 +31,7 @@ GUESSES: dict[Difficulty, tuple[int, int]] = {
 }
 
 FEWEST_CLUES = {4: 4, 9: 17}
-RARE_CLUES = 22  # one minimal 9x9 puzzle in twenty has so few clues, of 20 one in ten thousand
+RARE_CLUES = 22  # one minimal 9x9 puzzle in 27 has so few clues or fewer, and one in 480 has 21
 DEFAULT_POOL = 100_000
 REAL_PUZZLES = "sudoku/real_puzzles.csv.gz"
 
@@ -47,7 +47,7 @@ class Sudoku(Task):
     clues: int | None = None
     """number of clues (default: minimal puzzles, in which no clue can be left out)"""
     difficulty: Difficulty = "any"
-    """by the guesses that a solver needs beyond singles: easy none, medium 1 to 3, hard 4 or more"""
+    """by the guesses that our solver makes in the base puzzle: easy none (singles do), medium 1 to 3, hard 4 or more"""
     pool: int | None = None
     """9x9 base puzzles of each split, made when first needed and kept (default: 100000; 0: every puzzle is new)"""
     augment: bool = True
@@ -103,10 +103,10 @@ class Sudoku(Task):
         draw_images(puzzles, solutions, np.int64(seed), split_number(split), indices, clues, self.augment)
         return self._encode(puzzles, solutions)
 
-    def build(self, split: Split, num_threads: int | None = None) -> Iterator[tuple[int, int]]:
-        """Make ahead what samples of a split need; yields, again and again, how many base puzzles of how many are there.
+    def prepare(self, split: Split, num_threads: int | None = None) -> Iterator[tuple[int, int]]:
+        """Make ahead what samples of a split need; yields how many base puzzles there are, of how many, as they come.
 
-        100,000 take half a minute on one core. It can be stopped, and then goes on from there.
+        100,000 take half a minute on one core. It can be stopped, and later goes on from there.
         """
         if self.file is not None:
             yield (total := len(_file_rows(self, split))), total
@@ -115,17 +115,18 @@ class Sudoku(Task):
             for ready in build_shards(split, numbers, num_threads):
                 yield min(ready * SHARD, self._pool_size), self._pool_size
 
-    def by_difficulty(self) -> dict[str, "Sudoku"]:
-        """Variants of this task whose test splits are harder and harder: by guesses, and by source where there are
-        real puzzles at hand."""
+    def by_difficulty(self) -> dict[str, Self]:
+        """Variants of this task for testing, easy ones first: by guesses (4x4: by clues, since no such puzzle needs
+        any), and by source where a file of real puzzles is at hand."""
+        if self.side == 4:
+            return {f"{clues} clues": replace(self, clues=clues, difficulty="any") for clues in (10, 8, 6)}
         own = {level: replace(self, clues=None, difficulty=level) for level in GUESSES if level != "any"}
         path = data_folder() / REAL_PUZZLES
-        if self.side == 4 or not path.exists():
+        if not path.exists():
             return own
-        real = replace(self, clues=None, difficulty="any", file=REAL_PUZZLES, file_role="test")
-        return own | {
-            source: replace(real, source=source) for source in np.unique(file_puzzles(path, 9).sources).tolist()
-        }
+        real = replace(self, clues=None, difficulty="any", file=str(path), file_role="test")
+        sources = np.unique(file_puzzles(path, 9).sources).tolist()
+        return own | {source: replace(real, source=source) for source in sources}
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
         """Whether the whole board is right, and the share of right cells, of those that count."""
@@ -147,11 +148,10 @@ class Sudoku(Task):
         for strange in sorted(set(board) - set("0123456789"[: self.side + 1])):
             raise InputError(f"expected digits 0-{self.side} or dots, got {strange!r} in {text!r}")
         require(len(board) == self.num_cells, f"expected {self.num_cells} cells, got {len(board)} in {text!r}")
-        inputs = np.array([int(digit) for digit in board])
-        _, found, _ = solve_boards(inputs[None], 2, geometry(self.side), workspace(self.side))
-        require(found[0] > 0, f"expected a puzzle with one solution, got one with none: {board}")
-        require(found[0] < 2, f"expected a puzzle with one solution, got one with several: {board}")
-        return inputs
+        puzzle = np.array([int(digit) for digit in board], dtype=np.int8)
+        _, found, _ = solve_boards(puzzle[None], 2, geometry(self.side), workspace(self.side))
+        _require_one(int(found[0]), board)
+        return puzzle.astype(np.int64)
 
     def answer(self, outputs: np.ndarray) -> str:
         return self.render(outputs)
@@ -161,14 +161,14 @@ class Sudoku(Task):
 
     def verify(self, example: dict[str, Any]) -> None:
         puzzle, stated = example["puzzle"], example["solution"]
+        require(len(puzzle) == self.num_cells, f"expected {self.num_cells} cells, got {len(puzzle)} in {puzzle!r}")
         solutions = list(islice(all_solutions(puzzle), 2))
-        require(len(solutions) > 0, f"expected a puzzle with one solution, got one with none: {puzzle}")
-        require(len(solutions) < 2, f"expected a puzzle with one solution, got one with several: {puzzle}")
+        _require_one(len(solutions), puzzle)
         require(stated == solutions[0], f"expected the solution {solutions[0]} of {puzzle}, got {stated}")
 
     def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """How many puzzles have how many clues, and what share is of which difficulty."""
-        puzzles = np.array([[int(digit) for digit in example["puzzle"]] for example in examples])
+        puzzles = np.array([[int(digit) for digit in example["puzzle"]] for example in examples], dtype=np.int8)
         _, _, guesses = solve_boards(puzzles, 2, geometry(self.side), workspace(self.side))
         values, counts = np.unique(np.count_nonzero(puzzles, axis=1), return_counts=True)
         shares = {
@@ -182,6 +182,10 @@ class Sudoku(Task):
             "difficulty": shares,
             "guesses": {"mean": float(guesses.mean()), "max": int(guesses.max())},
         }
+
+    @property
+    def _wanted(self) -> str:
+        return f"{self.side}x{self.side}, clues {self.clues or 'minimal'}, difficulty {self.difficulty}"
 
     @property
     def _pool_size(self) -> int:
@@ -201,7 +205,7 @@ class Sudoku(Task):
             clues, self.clues or NO_LIMIT, *GUESSES[self.difficulty], geometry(self.side), workspace(self.side),
         )  # fmt: skip
         if (guesses < 0).any():
-            raise InputError(f"no {split} puzzle of {self} after {MAX_TRIES} tries: there are too few to split")
+            raise InputError(f"no {split} puzzle ({self._wanted}) in {MAX_TRIES} tries: there are too few to split")
         return puzzles, solutions
 
     def _from_pool(self, split: Split, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -235,7 +239,12 @@ class Sudoku(Task):
         return (np.count_nonzero(puzzles, axis=1) <= (self.clues or NO_LIMIT)) & (low <= guesses) & (guesses <= high)
 
 
-@lru_cache(maxsize=None)
+def _require_one(num_solutions: int, puzzle: str) -> None:
+    came = {0: "none", 1: "one"}.get(num_solutions, "several")
+    require(num_solutions == 1, f"expected a puzzle with one solution, got one with {came}: {puzzle}")
+
+
+@cache
 def _shard_rows(task: Sudoku, split: Split, number: int) -> np.ndarray:
     base = shard(split, number)
     return _some_rows(task, split, task._suits(base.puzzles, base.guesses))
@@ -254,9 +263,10 @@ def _file_rows(task: Sudoku, split: Split) -> np.ndarray:
         suits &= (first <= base.buckets) & (base.buckets < end)
     else:
         require(split == "test", f"all of {task._path} is for testing: expected split 'test', got {split!r}")
-    return _some_rows(task, split, suits)
+    # Files are often sorted, so their first rows stand for nothing but themselves.
+    return np.random.default_rng(0).permutation(_some_rows(task, split, suits))
 
 
 def _some_rows(task: Sudoku, split: Split, suits: np.ndarray) -> np.ndarray:
-    require(bool(suits.any()), f"expected {split} puzzles of {task}, found none among {len(suits)}")
+    require(bool(suits.any()), f"expected {split} puzzles ({task._wanted}), found none among {len(suits)}")
     return np.flatnonzero(suits)

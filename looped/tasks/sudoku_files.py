@@ -9,7 +9,8 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from looped.errors import InputError, require
 from looped.tasks.sudoku_draws import content_buckets
 from looped.tasks.sudoku_solver import geometry, solve_boards, workspace
 
+CHUNK = 100_000  # rows in memory as text at a time
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -47,11 +49,20 @@ class _Row(NamedTuple):
 
 def read_puzzles(path: Path, side: int) -> FilePuzzles:
     """Read and check a whole file; `InputError` names the first row that is not right."""
-    rows = list(_rows(path, side * side))
-    require(bool(rows), f"{path}: expected Sudoku puzzles, got an empty file")
+    rows = _rows(path, side * side)
+    parts = []
+    while part := list(islice(rows, CHUNK)):
+        parts.append(_checked(path, part, side))
+    require(bool(parts), f"{path}: expected Sudoku puzzles, got none")
+    return FilePuzzles(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _checked(path: Path, rows: list[_Row], side: int) -> FilePuzzles:
+    """Solve rows, and hold what they state against it."""
     puzzles = _digits(path, [(row.line, row.puzzle) for row in rows], side)
     solutions, found, guesses = solve_boards(puzzles, 2, geometry(side), workspace(side))
-    _require_all(found == 1, path, rows, lambda i: f"a puzzle with one solution, got one with {_SOLUTIONS[found[i]]}")
+    came = {0: "none", 2: "several"}
+    _require_all(found == 1, path, rows, lambda i: f"a puzzle with one solution, got one with {came[int(found[i])]}")
     if any(row.solution for row in rows):
         stated = _digits(path, [(row.line, row.solution) for row in rows], side)
         right = (stated == solutions).all(axis=1)
@@ -59,12 +70,9 @@ def read_puzzles(path: Path, side: int) -> FilePuzzles:
     if any(row.clues for row in rows):
         counted = np.count_nonzero(puzzles, axis=1)
         right = np.array([row.clues == str(count) for row, count in zip(rows, counted, strict=True)])
-        _require_all(right, path, rows, lambda i: f"a clue count of {counted[i]}, got {rows[i].clues!r}")
+        _require_all(right, path, rows, lambda i: f"{counted[i]} in column 'clues', got {rows[i].clues!r}")
     sources = np.array([row.source for row in rows])
     return FilePuzzles(puzzles, solutions, guesses, content_buckets(puzzles, solutions), sources)
-
-
-_SOLUTIONS = {0: "none", 2: "several"}
 
 
 def _rows(path: Path, num_cells: int) -> Iterator[_Row]:
@@ -73,25 +81,22 @@ def _rows(path: Path, num_cells: int) -> Iterator[_Row]:
         with open(path, "rb") as raw:
             packed = raw.peek(2)[:2] == _GZIP_MAGIC
             require(packed or path.suffix != ".gz", f"{path}: expected a gzip file, got something else")
-            binary = gzip.GzipFile(fileobj=raw) if packed else raw
-            lines = enumerate(io.TextIOWrapper(binary, encoding="utf-8", newline=""), start=1)
-            told = ((number, line.strip()) for number, line in lines)
-            used = ((number, line) for number, line in told if line and not line.startswith("#"))
-            first = next(used, None)
-            if first is None:
+            text = io.TextIOWrapper(gzip.GzipFile(fileobj=raw) if packed else raw, encoding="utf-8-sig")
+            stripped = ((number, line.strip()) for number, line in enumerate(text, start=1))
+            lines = ((number, line) for number, line in stripped if line and not line.startswith("#"))
+            if (first := next(lines, None)) is None:
                 return
-            columns = first[1].split(",")
+            columns = _fields(first[1])
             if "puzzle" in columns:
-                yield from _csv_rows(path, columns, used)
-            else:
-                start = first[1].replace(",", " ").split()[0]
-                require(
-                    len(start) == num_cells,
-                    f"{path}, row {first[0]}: expected a column 'puzzle' or a puzzle of {num_cells} cells, "
-                    f"got {first[1][:100]!r}",
-                )
-                for number, line in (first, *used):
-                    yield _Row(number, line.replace(",", " ").split()[0], "", "", "")
+                yield from _csv_rows(path, columns, lines)
+                return
+            require(
+                len(_first_word(first[1])) == num_cells,
+                f"{path}, row {first[0]}: expected a column 'puzzle' or a puzzle of {num_cells} cells, "
+                f"got {first[1][:100]!r}",
+            )
+            for number, line in chain([first], lines):
+                yield _Row(number, _first_word(line), "", "", "")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: expected UTF-8 text, got something else ({error.reason})") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -103,12 +108,19 @@ def _rows(path: Path, num_cells: int) -> Iterator[_Row]:
 def _csv_rows(path: Path, columns: list[str], lines: Iterator[tuple[int, str]]) -> Iterator[_Row]:
     place = {name: columns.index(name) for name in _Row._fields[1:] if name in columns}
     for number, line in lines:
-        fields = next(csv.reader([line])) if '"' in line else line.split(",")
-        require(
-            len(fields) == len(columns),
-            f"{path}, row {number}: expected {len(columns)} columns, got {len(fields)}",
-        )
+        fields = _fields(line)
+        came = len(fields)
+        require(came == len(columns), f"{path}, row {number}: expected {len(columns)} columns, got {came}")
         yield _Row(number, *(fields[place[name]] if name in place else "" for name in _Row._fields[1:]))
+
+
+def _fields(line: str) -> list[str]:
+    return next(csv.reader([line])) if '"' in line else line.split(",")
+
+
+def _first_word(line: str) -> str:
+    """A puzzle at the start of a line; a rating or a name may follow."""
+    return line.replace(",", " ").split(maxsplit=1)[0]
 
 
 def _digits(path: Path, boards: list[tuple[int, str]], side: int) -> np.ndarray:
@@ -129,7 +141,8 @@ def _text(board: np.ndarray) -> str:
     return "".join(map(str, board))
 
 
-def _require_all(right, path, rows, expected) -> None:
+def _require_all(right: np.ndarray, path: Path, rows: list[_Row], expected: Callable[[int], str]) -> None:
+    """Raise for the first row that is not right, with what was expected there and what came."""
     wrong = np.flatnonzero(~right)
     if len(wrong):
-        raise InputError(f"{path}, row {rows[wrong[0]].line}: expected {expected(wrong[0])}")
+        raise InputError(f"{path}, row {rows[wrong[0]].line}: expected {expected(int(wrong[0]))}")

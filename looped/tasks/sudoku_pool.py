@@ -11,7 +11,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -55,7 +55,7 @@ def make_shard(split: Split, number: int) -> Shard:
     return Shard(puzzles, solutions, guesses)
 
 
-@lru_cache(maxsize=None)
+@cache
 def shard(split: Split, number: int) -> Shard:
     """A shard from the cache folder; made, and kept there, if it is not there whole."""
     return _kept(_shard_path(split, number), Shard, lambda: make_shard(split, number))
@@ -109,7 +109,7 @@ Kept = TypeVar("Kept", Shard, FilePuzzles)
 def _kept(path: Path, kind: type[Kept], make: Callable[[], Kept]) -> Kept:
     """What a cache file holds; a missing or damaged one is made again."""
     try:
-        with np.load(path) as arrays:
+        with open(path, "rb") as file, np.load(file) as arrays:
             return kind(**arrays)
     except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile):
         made = make()

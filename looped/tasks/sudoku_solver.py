@@ -98,7 +98,7 @@ def is_forced(puzzle, cell, digit, state, geometry, work):
 
 @njit(cache=True, nogil=True)
 def load(puzzle, geometry, work):
-    """Candidates of every cell into level 0, and known cells into the queue: their number, or -1 for a contradiction."""
+    """Candidates of every cell into level 0, known open cells into the queue: their number, -1 for a contradiction."""
     units, unit_of, _ = geometry
     here, queue, used = work.levels[0], work.queue, work.used
     used[:] = 0
@@ -214,8 +214,7 @@ def _follow(candidates, queue, count, geometry):
                     candidates[cell] = bits
                     queue[count] = cell
                     count += 1
-            quiet = 0
-        quiet += 1
+        quiet = 0 if hidden else quiet + 1
         unit = unit + 1 if unit + 1 < num_units else 0
 
 

@@ -92,4 +92,5 @@ def wilson(right: int, total: int, z: float = 1.959964) -> tuple[float, float]:
     share = right / total
     centre = (share + z * z / (2 * total)) / (1 + z * z / total)
     half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # Rounding must not push an end past the share itself (at 0 and 1 they are equal).
+    return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))

@@ -1,4 +1,4 @@
-"""What a run tells while it trains: `log.jsonl` always, a live bar on a terminal or plain lines, trackers on request."""
+"""What a run tells while it trains: `log.jsonl` always, a live bar or plain lines, trackers on request."""
 
 import json
 import os
@@ -18,7 +18,7 @@ class Log:
         self.num_steps = config.train.num_steps
         kept = [line for line in _lines(path) if json.loads(line)["step"] <= first_step]
         write_atomically(path, "".join(line + "\n" for line in kept).encode())
-        self._file = open(path, "a")
+        self._file = open(path, "a")  # noqa: SIM115 (closed in __exit__)
         self._trackers = _trackers(config, path.parent)
         self._screen = None if quiet else _screen(config, first_step)
 
@@ -121,13 +121,11 @@ class _TensorBoard:
 
 class _WandB:
     def __init__(self, config: RunConfig, folder: Path) -> None:
-        import wandb
+        import wandb  # pyright: ignore[reportMissingImports] (an extra)
 
         os.environ.setdefault("WANDB_SILENT", "true")
         settings: dict[str, Any] = config.to_json()
-        self.run = wandb.init(
-            project="looped", id=config.folder_name, resume="allow", dir=str(folder), config=settings
-        )
+        self.run = wandb.init(project="looped", id=config.folder_name, resume="allow", dir=str(folder), config=settings)
 
     def record(self, step: int, values: dict[str, float]) -> None:
         self.run.log(values, step=step)

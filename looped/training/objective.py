@@ -52,7 +52,8 @@ def objective(model: LoopModel, batch: TensorBatch, num_loops: int, config: Trai
             scores = model.read_out(state)
             loss = loop_loss(scores, batch)
             total = loss if total is None else total + loss
-    assert total is not None and scores is not None
+    assert total is not None
+    assert scores is not None
     if config.supervision == "mean":
         total = total / supervised
     return Outcome(total, _share_right(scores.detach(), batch))

@@ -84,7 +84,8 @@ class Average:
     def update(self, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.values.values()), [p.detach() for p in self.named.values()], 1 - decay)
+            for name, value in self.values.items():
+                value.lerp_(self.named[name], 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -45,7 +45,7 @@ class Trainer:
             self._load_weights(run_weights(RunFolder(config.train.init_from)), config.train.init_from)
         decay = config.train.ema_decay
         self.average = None if decay is None else Average(self.model, decay)
-        self.engine = prepare_engine(self.model.stack, config.train.engine, self.device)
+        self.gradients = prepare_engine(self.model, self._plain_gradients, config.train.engine, self.device)
 
     def fit(self) -> dict[str, Any]:
         """Train to the end, from the newest checkpoint where there is one; return the result."""
@@ -88,7 +88,7 @@ class Trainer:
         since, last_time, outcomes = self.step, time.monotonic(), []
         with Log(self.folder.log_path, self.config, self.step, quiet=self.quiet) as log, _stop_signals() as stopped:
             for step, batch in batches(self.step, self.config):
-                outcomes.append(self._train_step(step, to_device(batch, self.device)))
+                outcomes.append(self.train_step(step, to_device(batch, self.device)))
                 self.step = step + 1
                 last = self.step == train.num_steps
                 if last or self.step % train.log_every == 0:
@@ -112,26 +112,31 @@ class Trainer:
         write_json(self.folder.result_path, result)
         return result
 
-    def _train_step(self, step: int, batch: TensorBatch) -> Tensor:
+    def train_step(self, step: int, batch: TensorBatch) -> Tensor:
         """One optimizer step; returns the loss and the share right, still on the device."""
         train = self.config.train
-        num_loops = loops_at(step, self.config)
-        self.optimizer.zero_grad()
-        seen = torch.zeros(2, device=self.device, dtype=torch.float64)
-        total_weight = batch.mask.sum()
-        for part in range(train.accumulation):
-            rows = slice(part * train.batch_size // train.accumulation, (part + 1) * train.batch_size // train.accumulation)
-            piece = TensorBatch(*(tensor[rows] for tensor in batch))
-            outcome = objective(self.model, piece, num_loops, train)
-            # A piece counts by its positions, so that cutting a batch does not change its gradient.
-            share = piece.mask.sum() / total_weight
-            (outcome.loss * share).backward()
-            seen += torch.stack((outcome.loss.detach(), outcome.right)).double() * share
+        seen = self.gradients(batch, loops_at(step, self.config))
         if train.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), train.clip_norm)
         self.optimizer.step(rate_at(step, train))
         if self.average is not None:
             self.average.update(step)
+        return seen
+
+    def _plain_gradients(self, batch: TensorBatch, num_loops: int) -> Tensor:
+        """Forward and backward of a batch, in pieces; nothing here waits for the device."""
+        train = self.config.train
+        self.optimizer.zero_grad()
+        seen = torch.zeros(2, device=self.device, dtype=torch.float64)
+        total_weight = batch.mask.sum()
+        size = train.batch_size // train.accumulation
+        for start in range(0, train.batch_size, size):
+            piece = TensorBatch(*(tensor[start : start + size] for tensor in batch))
+            outcome = objective(self.model, piece, num_loops, train)
+            # A piece counts by its positions, so that cutting a batch does not change its gradient.
+            share = piece.mask.sum() / total_weight
+            (outcome.loss * share).backward()
+            seen += torch.stack((outcome.loss.detach(), outcome.right)).double() * share
         return seen
 
     def save(self) -> None:

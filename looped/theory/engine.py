@@ -1,0 +1,478 @@
+"""The fast exact evaluator: the same numbers as `LoopedNetwork.states`, for batches, without a rounding error.
+
+1. Rows that no input can reach (clock, label bits, constants) run once, as Python integers of any length.
+2. Every other row is held in a unit 1/D that makes its values integers, as float64 while |w| |x| summed stays below
+   2^53 (every partial sum of such integers is exact), else as Python integers. The bound is checked at every product.
+3. The range of each row decides which hidden units are zero for the whole batch and which are linear; linear ones are
+   added up symbolically, so that the impulses, which cancel outside their loop, cost nothing and overflow nothing.
+A proof that 1-3 are exact is in docs/theory.md, "Exactness of the engine".
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from looped.theory.exact import Form, LoopedNetwork, Number, attention_weights
+from looped.theory.lattice import EXACT, Lattice, Mixture, Statics
+
+DEAD, LINEAR, FLOAT, MASKED, OBJECT = range(5)  # what a hidden unit is in one loop, for the whole batch
+HUGE = 2**996  # stands for anything larger where only a bound is wanted
+
+
+@dataclass
+class State:
+    """All rows of all tokens of a batch after some loop, in units 1/D; `row` gives true values."""
+
+    lattice: Lattice
+    batch: int
+    tokens: int
+    loop: int
+    statics: Statics
+    small: np.ndarray  # (rows, batch * tokens) float64 integers
+    wide: dict[int, np.ndarray]  # rows that outgrew float64: object arrays of ints or Fractions
+
+    def row(self, name: str) -> np.ndarray:
+        """True values of one row, (batch, tokens) Fractions."""
+        unit = self.lattice.unit[name]
+        values = [Fraction(v) / unit for v in self.numbers(name).tolist()]
+        return _objects(values).reshape(self.batch, self.tokens)
+
+    def numbers(self, name: str) -> np.ndarray:
+        """A row as exact numbers in its unit, one per token of the batch."""
+        if name in self.lattice.index:
+            return self.integers(self.lattice.index[name])
+        return _objects([self.statics.value(name)] * (self.batch * self.tokens))
+
+    def integers(self, i: int) -> np.ndarray:
+        return self.wide[i] if i in self.wide else _integers(self.small[i])
+
+
+class Engine:
+    """Evaluates one network; compiled once, run on as many batches as wanted."""
+
+    def __init__(self, network: LoopedNetwork):
+        self.network = network
+        self._lattices: dict[int, Lattice] = {}
+
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        """(batch, dim, tokens) exact numbers to (batch, outputs, tokens) Fractions."""
+        state = deque(self.states(inputs), maxlen=1)[0]
+        return np.stack([self._decode(form, state) for form in self.network.decode], axis=1)
+
+    def _decode(self, form: Form, state: State) -> np.ndarray:
+        names = list(form.terms)
+        columns = [state.numbers(name).tolist() for name in names]
+        known: dict[tuple, Fraction] = {}
+        for key in set(zip(*columns, strict=True)):  # far fewer than tokens: the output is constant on cells
+            values = {name: Fraction(v) / state.lattice.unit[name] for name, v in zip(names, key, strict=True)}
+            known[key] = Fraction(form.at(values))
+        default = Fraction(form.const)
+        keys = zip(*columns, strict=True) if names else [()] * (state.batch * state.tokens)
+        return _objects([known.get(key, default) for key in keys]).reshape(state.batch, state.tokens)
+
+    def states(self, inputs: np.ndarray) -> Iterator[State]:
+        """The state before the first loop and after each loop. The same object is updated: read it before going on."""
+        exact = [x if isinstance(x, int) else Fraction(x) for x in inputs.flat]
+        scale = math.lcm(*{x.denominator for x in exact})
+        if scale not in self._lattices:
+            self._lattices = {scale: Lattice(self.network, scale)}  # the last one is enough
+        whole = _objects([x.numerator * (scale // x.denominator) for x in exact]).reshape(inputs.shape)
+        return _Run(self.network, self._lattices[scale], whole, scale).states()
+
+
+class _Run:
+    def __init__(self, network: LoopedNetwork, lattice: Lattice, inputs: np.ndarray, scale: int):
+        batch, _, tokens = inputs.shape
+        self.network, self.lattice = network, lattice
+        columns = np.moveaxis(inputs, 1, 0).reshape(inputs.shape[1], -1)
+        rows = len(lattice.dynamic)
+        self.state = State(lattice, batch, tokens, 0, lattice.statics(), np.zeros((rows, columns.shape[1])), {})
+        self.low, self.high = np.zeros(rows), np.zeros(rows)
+        self.version = [0] * rows
+        self.heard: list[tuple[tuple, np.ndarray]] = [((), np.zeros(0))] * len(network.heads)
+        self.plans: dict[bytes, _Plan] = {}
+        given = dict(zip(network.inputs, columns, strict=True))
+        for i, name in enumerate(lattice.dynamic):
+            form = network.encode[name] * lattice.unit[name]
+            start = _objects([_whole(form.const)] * columns.shape[1])
+            for source, coefficient in form.terms.items():
+                start = start + given[source] * _whole(Fraction(coefficient) / scale)
+            self._store(i, start)
+
+    def states(self) -> Iterator[State]:
+        yield self.state
+        for t in range(self.network.loops):
+            self.state.statics.fire()
+            self._attend()
+            self._feed_forward(t)
+            self.state.statics.step(t)
+            self.state.loop = t + 1
+            yield self.state
+
+    # ---- rows -----------------------------------------------------------------------------------------------------
+
+    def _store(self, i: int, values: np.ndarray) -> None:
+        """Set row i, as float64 if every value is an integer small enough."""
+        if _fits(values):
+            self.state.wide.pop(i, None)
+            self.state.small[i] = values.astype(np.float64)
+            self.low[i], self.high[i] = self.state.small[i].min(), self.state.small[i].max()
+        else:
+            self.state.wide[i] = values
+            self.low[i], self.high[i] = _below(values.min()), _above(values.max())
+        self.version[i] += 1
+
+    def _add(self, i: int, change: np.ndarray) -> None:
+        """Add an object array of exact numbers to row i."""
+        changed = np.flatnonzero(change)
+        if not len(changed):
+            return
+        if i in self.state.wide:
+            self.state.wide[i][changed] += change[changed]
+            self.low[i], self.high[i] = _below(self.state.wide[i].min()), _above(self.state.wide[i].max())
+            self.version[i] += 1
+        else:
+            self._store(i, self.state.integers(i) + change)
+
+    def _shift(self, i: int, constant: Number) -> None:
+        """Add the same number to all tokens of row i."""
+        if not constant:
+            return
+        if constant.denominator == 1 and abs(_clip(constant)) + max(-self.low[i], self.high[i]) < EXACT:
+            self.state.small[i] += float(constant)
+            self.low[i] += float(constant)
+            self.high[i] += float(constant)
+            self.version[i] += 1
+        else:
+            self._add(i, _objects([constant] * self.state.small.shape[1]))
+
+    # ---- attention ------------------------------------------------------------------------------------------------
+
+    def _attend(self) -> None:
+        results = [self._hear(h) for h in range(len(self.network.heads))]
+        for head, result in zip(self.network.heads, results, strict=True):
+            i = self.lattice.index[head.into]
+            if result.dtype == np.float64 and i not in self.state.wide:
+                if result.any():
+                    self.state.small[i] += result
+                    self.low[i], self.high[i] = self.state.small[i].min(), self.state.small[i].max()
+                    self.version[i] += 1
+            else:
+                self._add(i, result if result.dtype == object else _integers(result))
+
+    def _hear(self, h: int) -> np.ndarray:
+        """What head h adds, in the unit of its target row; remembered as long as its rows stand still."""
+        head = self.network.heads[h]
+        names = (*head.value.terms, *head.key.terms, *head.query.terms)
+        seen = tuple(
+            self.version[self.lattice.index[name]] if name in self.lattice.index else self.state.statics.value(name)
+            for name in names
+        )
+        if self.heard[h][0] != seen or not len(self.heard[h][1]):
+            self.heard[h] = (seen, self._listen(h))
+        return self.heard[h][1]
+
+    def _listen(self, h: int) -> np.ndarray:
+        head, state, lattice = self.network.heads[h], self.state, self.lattice
+        assert not set(head.query.terms) & set(lattice.index), "the engine needs queries that no input reaches"
+        query = sum(
+            Fraction(state.statics.value(name)) / lattice.unit[name] * c for name, c in head.query.terms.items()
+        )
+        shape = (state.batch, state.tokens)
+        values, value_unit = self._combine(head.value)
+        keys, key_unit = self._combine(head.key)
+        target = lattice.unit[head.into] / value_unit
+        if self.network.softmax:
+            return self._listen_softly(values.reshape(shape), keys.reshape(shape), Fraction(query) / key_unit) * target
+        scores = (keys if query > 0 else -keys if query < 0 else 0 * keys).reshape(shape)
+        winners = scores == scores.max(axis=1, keepdims=True)
+        sums = np.where(winners, values.reshape(shape), 0).sum(axis=1)
+        counts = winners.sum(axis=1)
+        if sums.dtype == np.float64 and target.denominator == 1:
+            means = np.round(sums / counts)
+            if (means * counts == sums).all() and abs(means).max() * target < EXACT:
+                return np.repeat(means * float(target), state.tokens)
+        means = [
+            Fraction(int(s) if isinstance(s, float) else s) * target / int(c) for s, c in zip(sums, counts, strict=True)
+        ]
+        return np.repeat(_objects(means), state.tokens)
+
+    def _listen_softly(self, values: np.ndarray, keys: np.ndarray, query: Fraction) -> np.ndarray:
+        results = []
+        for value, key in zip(values.tolist(), keys.tolist(), strict=True):
+            weights = attention_weights([Fraction(k) * query for k in key], softmax=True)
+            results.append(sum(weight * Fraction(v) for weight, v in zip(weights, value, strict=True)))
+        return np.repeat(_objects(results), values.shape[1])
+
+    def _combine(self, form: Form) -> tuple[np.ndarray, Fraction]:
+        """A form over rows as integers (float64 if exact) in a unit of its own; what no input reaches is added last."""
+        lattice, state = self.lattice, self.state
+        terms, unit, offset = lattice.combination(form, state.statics)
+        bound = sum(abs(c) * max(abs(self.low[i]), abs(self.high[i])) for i, c in terms) + abs(offset)
+        if bound < EXACT and offset.denominator == 1 and not any(i in state.wide for i, _ in terms):
+            result = np.full(state.small.shape[1], float(offset))
+            for i, c in terms:
+                result += float(c) * state.small[i]
+            return result, unit
+        result = _objects([offset] * state.small.shape[1])
+        for i, c in terms:
+            result = result + state.integers(i) * c
+        return result, unit
+
+    # ---- feed-forward ---------------------------------------------------------------------------------------------
+
+    def _feed_forward(self, t: int) -> None:
+        lattice, state = self.lattice, self.state
+        offsets = _Values(lattice.offsets, state.statics.vector, state.statics.rows_at)
+        constants = _Values(lattice.constants, state.statics.hidden, state.statics.units_at)
+        scales = lattice.scales(t) if lattice.network.modulation else None
+        kinds = self._classify(offsets)
+        key = kinds.tobytes() + bytes(sorted(state.wide))
+        if scales is not None:
+            key += bytes(0 if scale == 0 else 1 if scale == 1 else 2 for scale in scales)
+        if key not in self.plans:
+            self.plans[key] = _Plan(lattice, kinds, scales, set(state.wide), state.statics.plain)
+        plan = self.plans[key]
+        from_linear = _Values(plan.linear_constants, state.statics.vector, state.statics.rows_at)
+        hidden = self._hidden(plan, offsets)
+        change = self._float_change(plan, hidden, constants, from_linear)
+        slow = plan.others if change is not None else sorted([*plan.simple.tolist(), *plan.others])
+        pending = [
+            (i, self._exact_change(i, plan, hidden, offsets, constants[i] + from_linear[i], scales[i] if scales else 1))
+            for i in slow
+        ]
+        # every row reads the old state, so nothing moves before all changes are known
+        for i in plan.shifted:
+            self._shift(i, constants[i] + from_linear[i])
+        if change is not None:
+            block = state.small[plan.simple]
+            block += change
+            state.small[plan.simple] = block
+            self.low[plan.simple], self.high[plan.simple] = block.min(axis=1), block.max(axis=1)
+            for position, i in plan.heard:
+                self.version[i] += bool(change[position].any())
+        for i, moved in pending:
+            self._add(i, moved)
+
+    def _classify(self, offsets: _Values) -> np.ndarray:
+        lattice = self.lattice
+        offset = offsets.floats
+        with np.errstate(over="ignore", invalid="ignore"):
+            up = lattice.positive @ self.high + lattice.negative @ self.low + offset
+            down = lattice.positive @ self.low + lattice.negative @ self.high + offset
+            inner = lattice.magnitude @ np.maximum(-self.low, self.high)
+            size = inner + abs(offset)
+            exact = (size < EXACT) & offsets.whole
+            slack = np.where(exact, 0.0, size * 2.0**-40)  # rounding of the bounds themselves
+            kinds = np.where(exact, FLOAT, MASKED).astype(np.uint8)
+            kinds[~(inner < EXACT)] = OBJECT
+            if self.state.wide:
+                kinds[(lattice.first[:, sorted(self.state.wide)] != 0).any(axis=1)] = OBJECT
+            kinds[down >= slack] = LINEAR
+            kinds[up <= -slack] = DEAD
+        return kinds
+
+    def _hidden(self, plan: _Plan, offsets: _Values) -> _Hidden:
+        lattice, state = self.lattice, self.state
+        floats = np.zeros((0, state.small.shape[1]))
+        if plan.floats:
+            floats = plan.first @ state.small[plan.first_rows]
+            floats += offsets.floats[plan.floats][:, None]
+            np.maximum(floats, 0.0, out=floats)
+        masks, inner = [], []
+        for j in plan.masked:
+            reads = [i for i, _ in lattice.in_terms[j]]
+            value = lattice.first[j, reads] @ state.small[reads]
+            masks.append(value >= float(math.floor(-offsets[j]) + 1))  # integer + offset > 0
+            inner.append(value)
+        objects = []
+        for j in plan.objects:
+            value = _objects([offsets[j]] * state.small.shape[1])
+            for i, weight in lattice.in_terms[j]:
+                value = value + state.integers(i) * weight
+            objects.append(np.maximum(value, 0))
+        return _Hidden(floats, masks, inner, objects)
+
+    def _float_change(
+        self, plan: _Plan, hidden: _Hidden, constants: _Values, from_linear: _Values
+    ) -> np.ndarray | None:
+        """The change of the simple rows as one float64 product; None if it cannot be proved exact."""
+        rows = plan.simple
+        if not len(rows):
+            return np.zeros((0, self.state.small.shape[1]))
+        constant = constants.floats[rows] + from_linear.floats[rows]
+        size = np.maximum(-self.low, self.high)
+        bound = abs(constants.floats[rows]) + abs(from_linear.floats[rows]) + size[rows]
+        if plan.floats:
+            bound = bound + plan.second_size @ hidden.floats.max(axis=1)
+        if plan.linear_rows:
+            bound = bound + plan.linear_size @ size[plan.linear_rows]
+        if not (bound < EXACT).all() or not (constants.whole[rows] & from_linear.whole[rows]).all():
+            return None
+        if plan.floats:
+            change = plan.second @ hidden.floats
+            change += constant[:, None]
+        else:
+            change = np.repeat(constant[:, None], self.state.small.shape[1], axis=1)
+        if plan.linear_rows:
+            change += plan.linear_map @ self.state.small[plan.linear_rows]
+        return change
+
+    def _exact_change(
+        self, i: int, plan: _Plan, hidden: _Hidden, offsets: _Values, constant: Number, scale: Number
+    ) -> np.ndarray:
+        """The change of row i as an object array: exact for numbers of any size."""
+        lattice, state = self.lattice, self.state
+        weights = dict(lattice.update_terms[i])
+        total = np.zeros(state.small.shape[1])
+        bound = 0.0
+        for position, j in enumerate(plan.floats):
+            if j in weights:
+                total += float(weights[j]) * hidden.floats[position]
+                bound += abs(float(weights[j])) * hidden.floats[position].max()
+        signature = np.zeros(len(total), dtype=np.int64)
+        masked = [(position, j) for position, j in enumerate(plan.masked) if j in weights]
+        for bit, (position, j) in enumerate(masked):
+            total += float(weights[j]) * (hidden.masks[position] * hidden.inner[position])
+            bound += abs(float(weights[j])) * abs(hidden.inner[position]).max()
+            signature |= hidden.masks[position].astype(np.int64) << bit
+        if bound < EXACT:
+            change = _integers(total)
+        else:  # the same products, one by one in Python integers
+            change = _objects([0] * len(total))
+            for position, j in enumerate(plan.floats):
+                if j in weights:
+                    change = change + _integers(hidden.floats[position]) * weights[j]
+            for position, j in masked:
+                change = change + _integers(hidden.masks[position] * hidden.inner[position]) * weights[j]
+        if masked:
+            for code in np.unique(signature).tolist():
+                extra = sum(weights[j] * offsets[j] for bit, (_, j) in enumerate(masked) if code >> bit & 1)
+                if extra:
+                    change[signature == code] += extra
+        for position, j in enumerate(plan.objects):
+            if j in weights:
+                change = change + hidden.objects[position] * weights[j]
+        for source, weight in plan.linear_terms.get(i, ()):
+            change = change + state.integers(source) * weight
+        if lattice.share[i] != 1:
+            change = _objects([_whole(value * lattice.share[i]) for value in change.tolist()])
+        if constant:
+            change = change + constant
+        return change if scale == 1 else change * scale
+
+
+class _Values:
+    """A mixture evaluated: `floats` for bounds and plain entries, item access for the exact number."""
+
+    def __init__(self, mixture: Mixture, vector: np.ndarray, exactly: Callable[[Form], Number]):
+        self.floats = mixture.plain(vector)
+        self.whole = np.ones(len(self.floats), dtype=bool)
+        self.exact: dict[int, Number] = {}
+        for i, form in mixture.long:
+            value = self.exact[i] = exactly(form)
+            self.floats[i] = _clip(value)
+            self.whole[i] = value.denominator == 1 and abs(value) < EXACT
+
+    def __getitem__(self, i: int) -> Number:
+        return self.exact[i] if i in self.exact else int(self.floats[i])
+
+
+@dataclass
+class _Hidden:
+    """Values of the hidden units that are neither zero nor linear."""
+
+    floats: np.ndarray
+    masks: list[np.ndarray]  # which tokens have (integer `inner` + huge offset) > 0
+    inner: list[np.ndarray]
+    objects: list[np.ndarray]
+
+
+class _Plan:
+    """The matrices of one loop, restricted to what does anything; the same for all loops with the same pattern."""
+
+    def __init__(
+        self, lattice: Lattice, kinds: np.ndarray, scales: list[Number] | None, wide: set[int], plain: Sequence[str]
+    ):
+        rows = range(len(lattice.dynamic))
+        linear = np.flatnonzero(kinds == LINEAR).tolist()
+        self.floats = np.flatnonzero(kinds == FLOAT).tolist()
+        self.masked = np.flatnonzero(kinds == MASKED).tolist()
+        self.objects = np.flatnonzero(kinds == OBJECT).tolist()
+
+        # linear units melt into one linear map of the rows and one form over static rows; impulses cancel in both
+        combined: dict[tuple[int, int], Number] = {}
+        forms = [Form() for _ in rows]
+        for j in linear:
+            for i, weight in lattice.out_terms[j]:
+                forms[i] = forms[i] + lattice.offset_forms[j] * (weight * lattice.share[i])
+                for source, coefficient in lattice.in_terms[j]:
+                    combined[i, source] = combined.get((i, source), 0) + weight * coefficient
+        self.linear_constants = Mixture(forms, plain)
+        self.linear_terms: dict[int, list[tuple[int, Number]]] = {}
+        for (i, source), weight in combined.items():
+            if weight:
+                self.linear_terms.setdefault(i, []).append((source, weight))
+
+        still = {i for i in rows if scales is not None and scales[i] == 0}
+        scaled = {i for i in rows if scales is not None and scales[i] not in (0, 1)}
+        fed = {i for j in (*self.floats, *self.masked, *self.objects) for i, _ in lattice.out_terms[j]}
+        fed |= set(self.linear_terms)
+        constant = set(lattice.rows_with_constants) | {i for i in rows if forms[i].terms or forms[i].const}
+        hard = wide | scaled | {i for i in rows if lattice.share[i] != 1}
+        hard |= {i for j in (*self.masked, *self.objects) for i, _ in lattice.out_terms[j]}
+        hard |= {i for i, terms in self.linear_terms.items() if any(s in wide or abs(w) >= EXACT for s, w in terms)}
+        self.simple = np.array(sorted(fed - hard - still), dtype=np.intp)
+        self.others = sorted(((fed | constant) & (hard & fed | wide | scaled)) - still)
+        self.shifted = sorted(constant - fed - wide - scaled - still)
+
+        self.first_rows = sorted({i for j in self.floats for i, _ in lattice.in_terms[j]})
+        self.first = lattice.first[np.ix_(self.floats, self.first_rows)]
+        self.linear_rows = sorted({source for i in self.simple.tolist() for source, _ in self.linear_terms.get(i, ())})
+        self.second = np.zeros((len(self.simple), len(self.floats)))
+        self.linear_map = np.zeros((len(self.simple), len(self.linear_rows)))
+        for a, i in enumerate(self.simple.tolist()):
+            weights = dict(lattice.update_terms[i])
+            self.second[a] = [float(weights.get(j, 0)) for j in self.floats]
+            for source, weight in self.linear_terms.get(i, ()):
+                self.linear_map[a, self.linear_rows.index(source)] = float(weight)
+        self.second_size, self.linear_size = abs(self.second), abs(self.linear_map)
+        asked = {name for head in lattice.network.heads for form in (head.value, head.key) for name in form.terms}
+        self.heard = [(a, i) for a, i in enumerate(self.simple.tolist()) if lattice.dynamic[i] in asked]
+
+
+def _objects(values: Sequence) -> np.ndarray:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+def _integers(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.int64).astype(object)
+
+
+def _whole(value: Number) -> Number:
+    return value.numerator if value.denominator == 1 else value
+
+
+def _fits(values: np.ndarray) -> bool:
+    whole = all(type(v) is int or v.denominator == 1 for v in values.tolist())
+    return whole and values.min() > -EXACT and values.max() < EXACT
+
+
+def _clip(value: Number) -> float:
+    return float(max(-HUGE, min(value, HUGE)))
+
+
+def _below(value: Number) -> float:
+    return math.nextafter(_clip(value), -math.inf)
+
+
+def _above(value: Number) -> float:
+    return math.nextafter(_clip(value), math.inf)

@@ -1,0 +1,147 @@
+"""The command line as a user meets it: the whole way from training to an answer, and every mistake in one line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from looped.cli import main
+
+TRAIN = [
+    "train", "edit-distance", "--recipe", "laptop", "--task.length", "4", "--model.block", "modulated",
+    "--model.dim", "16", "--model.num-loops", "3", "--train.num-steps", "6", "--train.batch-size", "8",
+    "--train.eval-size", "20", "--train.device", "cpu",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> str:
+    folder = str(tmp_path_factory.mktemp("cli") / "run")
+    assert main([*TRAIN, "--out", folder]) == 0
+    return folder
+
+
+def answer(capsys, *arguments: str):
+    """What a successful command prints on standard output."""
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    return captured.out
+
+
+def complaint(capsys, *arguments: str) -> str:
+    """The one line that a mistake gets."""
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    assert code == 2, captured
+    assert captured.out == ""
+    lines = captured.err.strip().split("\n")
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("looped: ")
+    return lines[0]
+
+
+def test_training_prints_one_json_object_and_goes_on_where_it_was(run, capsys):
+    result = json.loads(answer(capsys, *TRAIN, "--out", run, "--json"))
+    assert result["finished"]
+    assert result["step"] == 6
+    assert result["samples"] == 48
+    assert result["folder"] == run
+
+
+def test_eval_measures_each_loop_count_beside_the_baseline(run, capsys):
+    report = json.loads(answer(capsys, "eval", run, "--loops", "1", "2", "3", "6", "--size", "50", "--json"))
+    assert [row["loops"] for row in report["rows"]] == [1, 2, 3, 6]
+    for row in report["rows"]:
+        assert 0 <= row["low"] <= row["accuracy"] <= row["high"] <= 1
+        assert (row["accuracy"] * 50) == pytest.approx(round(row["accuracy"] * 50))
+    assert 0 < report["baseline"] < 1
+    text = answer(capsys, "eval", run, "--size", "50")
+    assert "95 % interval" in text
+    assert "best constant answer" in text
+
+
+def test_solve_shows_the_answer_after_every_loop(run, capsys):
+    asked = json.loads(answer(capsys, "solve", run, "--input", "abca|bcca", "--loops", "5", "--json"))
+    assert [frame["loop"] for frame in asked["frames"]] == [1, 2, 3, 4, 5]
+    assert asked["input"] == "abca|bcca"
+    assert asked["answer"] == asked["frames"][-1]["answer"]
+    assert all(0 < frame["confidence"] <= 1 for frame in asked["frames"])
+    text = answer(capsys, "solve", run, "--index", "3")
+    assert text.count("loop ") == 3
+    assert "truth" in text
+
+
+def test_help_shows_every_knob_with_its_meaning(capsys):
+    from dataclasses import fields
+
+    from looped.config import ModelConfig, TrainConfig
+
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "edit-distance", "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    for part, config in (("model", ModelConfig), ("train", TrainConfig)):
+        for each in fields(config):
+            assert f"--{part}.{each.name.replace('_', '-')} " in text
+    assert "times the stack is applied in training" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "did you mean 'train'"),
+        (["train"], "expected a task first"),
+        (["train", "edit-distanc"], "did you mean 'edit-distance'"),
+        (["train", "edit-distance", "--model.blok", "looped"], "did you mean --model.block?"),
+        (["train", "edit-distance", "--model.block", "modular"], "invalid choice 'modular'"),
+        (["train", "edit-distance", "--model.dim", "wide"], "wide"),
+        (["train", "edit-distance", "--model.dim", "10", "--model.num-heads", "4"], "expected a divisor of 10, got 4"),
+        (["train", "edit-distance", "--recipe", "quick"], "unknown recipe 'quick'"),
+        (["train", "edit-distance", "--train.init-from", "/nowhere", "--out", "{new}"], "no run at /nowhere"),
+        ([*TRAIN, "--seed", "5", "--out", "{run}"], "holds another run: its seed is 0, this one's is 5"),
+        (["eval"], "looped eval"),
+        (["eval", "/nowhere"], "no run at /nowhere"),
+        (["eval", "{folder}"], "is not a run"),
+        (["eval", "{run}", "--loops", "0"], "loops must be at least 1, got 0"),
+        (["eval", "{run}", "--size", "0"], "size must be at least 1, got 0"),
+        (["eval", "{run}", "--split", "exam"], "exam"),
+        (["solve", "{run}", "--input", "abca"], "expected two strings"),
+        (["solve", "{run}", "--input", "abzz|abca"], "'z'"),
+        (["solve", "{run}", "--input", "ab|abca"], "letters, got 2"),
+        (["solve", "{run}", "--input", "abca|abca", "--loops", "0"], "num_loops must be at least 1, got 0"),
+        (["paper"], "expected a verb first"),
+        (["paper", "run", "table9"], "unknown experiment 'table9'"),
+        (["paper", "report", "--root", "{folder}", "--out", "{new}"], "nothing to report"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path, capsys):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text("mine")
+    places = {"run": run, "folder": str(tmp_path / "folder"), "new": str(tmp_path / "new")}
+    line = complaint(capsys, *(argument.format(**places) for argument in arguments))
+    assert message in line
+    assert not (tmp_path / "new").exists()
+    assert (tmp_path / "folder" / "notes.txt").read_text() == "mine"
+
+
+def test_a_damaged_config_names_the_file(tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{")
+    assert "config.json" in complaint(capsys, "eval", str(tmp_path))
+    (tmp_path / "config.json").write_text('{"task": {"name": "edit-distance", "lenght": 3}}')
+    assert "did you mean 'task.length'" in complaint(capsys, "eval", str(tmp_path))
+
+
+def test_an_untrained_run_says_so(tmp_path, capsys):
+    from looped.config import RunConfig
+    from looped.tasks import EditDistance
+
+    (tmp_path / "config.json").write_text(json.dumps(RunConfig(EditDistance(length=4)).to_json()))
+    assert "has no checkpoint yet" in complaint(capsys, "eval", str(tmp_path))
+
+
+def test_the_installed_command_answers():
+    done = subprocess.run([sys.executable, "-m", "looped.cli", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.startswith("looped 0.")

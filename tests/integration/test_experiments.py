@@ -1,0 +1,78 @@
+"""An experiment from its declaration to the page, at a size that takes seconds."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from looped.config import RunConfig
+from looped.experiments import runner
+from looped.experiments.report import collect, table, write_report
+from looped.experiments.spec import Experiment
+from looped.experiments.tables import EXPERIMENTS, laptop
+
+
+def smallest(experiment: Experiment) -> Experiment:
+    """The first cell of every row and the last one, with hardly any training."""
+    cells = [next(cell for cell in experiment.cells if cell.row == row) for row in experiment.rows]
+    shrunk = []
+    for cell in [*cells, experiment.cells[-1]]:
+        train = replace(cell.config.train, num_steps=3, batch_size=4, eval_size=10, device="cpu")
+        shrunk.append(replace(cell, config=replace(cell.config, train=train)))
+    return replace(experiment, cells=tuple(shrunk), test_size=30)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_cell_round_trips_and_has_a_place_of_its_own(name):
+    experiment = EXPERIMENTS[name]()
+    for cell in experiment.cells:
+        assert RunConfig.from_json(json.loads(json.dumps(cell.config.to_json()))) == cell.config
+    assert len({cell.config.key for cell in experiment.cells}) == len(experiment.cells)
+    assert len({(cell.row, cell.column) for cell in experiment.cells}) == len(experiment.cells)
+
+
+def test_the_laptop_table_compares_on_equal_terms():
+    """Equal samples, recipe and task for all cells; three kinds of models; several loop counts."""
+    cells = laptop().cells
+    assert len({json.dumps(cell.config.to_json()["train"]) for cell in cells}) == 1
+    assert len({cell.config.task for cell in cells}) == 1
+    assert {cell.config.model.block for cell in cells} == {"standard", "looped", "modulated"}
+    for block in ("looped", "modulated"):
+        loops = [cell.config.model.num_loops for cell in cells if cell.config.model.block == block]
+        assert loops[:3] == [1, 2, 4]
+        assert max(loops) > 4
+
+
+def test_run_skip_and_report(tmp_path, monkeypatch):
+    experiment = smallest(laptop())
+    runs, out = tmp_path / "runs", tmp_path / "report"
+    runner.run_experiment(experiment, runs, num_workers=2)
+    stamps = {path: path.stat().st_mtime_ns for path in runs.rglob("*.json")}
+    runner.run_experiment(experiment, runs, num_workers=2)
+    assert {path: path.stat().st_mtime_ns for path in runs.rglob("*.json")} == stamps
+
+    finished = collect(experiment, runs)
+    assert [one.cell for one in finished] == list(experiment.cells)
+    # The table's numbers are the ones in the files, counted again here.
+    shown = re.findall(r"\| (\d+\.\d) % \|", table(finished))
+    for cell, text in zip(experiment.cells, shown, strict=True):
+        test = json.loads((runs / cell.config.folder_name / "test.json").read_text())
+        row = next(row for row in test["rows"] if row["loops"] == cell.config.model.num_loops)
+        assert text == f"{100 * row['accuracy']:.1f}"
+
+    page = write_report(experiment, runs, out).read_text()
+    assert page.count("<svg") == 3
+    assert page.count("<tr>") == 1 + len(experiment.cells)
+    assert not re.search(r"(src|href)=[\"']https?:", page.replace("xlink:href", "")), "the page must need no network"
+    assert (out / "report.md").read_text().startswith(f"# {experiment.title}")
+
+
+def test_a_cell_that_fails_is_told(tmp_path):
+    experiment = smallest(laptop())
+    cell = experiment.cells[0]
+    folder = tmp_path / cell.config.folder_name
+    folder.mkdir(parents=True)
+    (folder / "strange.txt").write_text("not a run")
+    with pytest.raises(ValueError, match="is not a run"):
+        runner.run_experiment(replace(experiment, cells=(cell,)), tmp_path, num_workers=1)

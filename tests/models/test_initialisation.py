@@ -1,0 +1,163 @@
+"""How a modulated model starts: as the identity, with a gradient for its gates and its ends alone."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from looped import TrainConfig, build_model
+from looped.training.optim import Optimizer
+
+from .cases import CONDITIONINGS, FREE_TABLES, GATED, TOKENS, VECTORS, examples, small
+from .twin import SET_BY
+
+TRAINED = 4
+ENDS = ("embedding", "positions", "gain", "head")
+
+
+def _modulated(**knobs):
+    return small(**({"block": "modulated", "num_loops": TRAINED, "num_layers": 2, "injection": "none"} | knobs))
+
+
+def _policies(conditioning):
+    return ("clamp", "rescale") if conditioning in FREE_TABLES else ("extend", "clamp", "rescale")
+
+
+def _parts(conditioning, table):
+    """A conditioner's long vectors, cut into the named ones."""
+    names = SET_BY[conditioning]
+    return dict(zip(names, table.chunk(len(names), dim=-1), strict=True))
+
+
+def _assert_at_start(conditioning, table):
+    for name, vectors in _parts(conditioning, table).items():
+        # eta multiplies a block that has no gate otherwise.
+        start = 1.0 if name.startswith("alpha") or conditioning == "eta" else 0.0
+        assert torch.equal(vectors, torch.full_like(vectors, start)), name
+
+
+CONDITIONED = [each for each in CONDITIONINGS if SET_BY[each]]
+
+
+@pytest.mark.parametrize("num_layers", [1, 3])
+@pytest.mark.parametrize("conditioning", CONDITIONED)
+def test_scales_start_at_one_and_gates_at_zero_for_every_time(conditioning, num_layers):
+    model = build_model(_modulated(conditioning=conditioning, num_layers=num_layers), TOKENS)
+    times = torch.arange(TRAINED if conditioning in FREE_TABLES else 1000, dtype=torch.float64)
+    table = model.stack.conditioner(times)
+    assert table.shape == (len(times), num_layers, len(SET_BY[conditioning]) * 8)
+    _assert_at_start(conditioning, table)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("conditioning", CONDITIONED)
+def test_conversion_leaves_the_start_alone(conditioning, dtype):
+    model = build_model(_modulated(conditioning=conditioning, precision="float32"), TOKENS).to(dtype)
+    table = model.stack.conditioner(torch.arange(TRAINED, dtype=dtype))
+    assert table.dtype == dtype
+    _assert_at_start(conditioning, table)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "conditioning",
+    [
+        each
+        if each == "static"
+        else pytest.param(each, marks=pytest.mark.xfail(strict=True, reason="times are made in the config's precision"))
+        for each in GATED
+    ],
+)
+def test_a_converted_model_is_still_the_identity(conditioning, dtype):
+    model = build_model(_modulated(conditioning=conditioning, precision="float32"), TOKENS).to(dtype)
+    inputs = examples(TOKENS)
+    assert all(torch.equal(state, model.embed(inputs)) for state in model.iterate(inputs))
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("spec", [TOKENS, VECTORS], ids=["tokens", "vectors"])
+@pytest.mark.parametrize("conditioning", GATED)
+def test_fresh_model_is_the_identity_between_its_ends(conditioning, spec, precision):
+    for beyond in _policies(conditioning):
+        model = build_model(_modulated(conditioning=conditioning, beyond=beyond, precision=precision), spec)
+        inputs = examples(spec)
+        start = model.embed(inputs)
+        for num_loops in (1, TRAINED - 1, TRAINED, TRAINED + 1, 5 * TRAINED):
+            states = list(model.iterate(inputs, num_loops))
+            assert len(states) == num_loops
+            assert all(torch.equal(state, start) for state in states)
+            assert torch.equal(model(inputs, num_loops), model.read_out(start))
+
+
+@pytest.mark.parametrize("injection", ["add", "concat"])  # concat starts as the sum
+@pytest.mark.parametrize("conditioning", GATED)
+def test_fresh_model_with_injection_counts_its_loops(conditioning, injection):
+    for beyond in _policies(conditioning):
+        model = build_model(_modulated(conditioning=conditioning, beyond=beyond, injection=injection), TOKENS)
+        inputs = examples(TOKENS)
+        start = model.embed(inputs)
+        for num_loops in (1, TRAINED, 5 * TRAINED):
+            for t, state in enumerate(model.iterate(inputs, num_loops)):
+                torch.testing.assert_close(state, (t + 1) * start, rtol=1e-13, atol=0)
+
+
+def test_a_model_without_gates_does_not_start_at_the_identity():
+    for conditioning in set(CONDITIONINGS) - set(GATED):
+        model = build_model(_modulated(conditioning=conditioning), TOKENS)
+        inputs = examples(TOKENS)
+        assert not torch.allclose(next(model.iterate(inputs)), model.embed(inputs), rtol=1e-3)
+
+
+def _gradients(model):
+    """Each parameter's gradient, cut into the vectors or matrices that have a name in the paper."""
+    model.zero_grad(set_to_none=True)
+    inputs = examples(TOKENS, batch=4)
+    targets = (inputs + torch.arange(inputs.shape[1])) % TOKENS.output_size
+    F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).backward()
+    conditioning = model.config.resolved_conditioning
+    pieces = {}
+    for name, parameter in model.named_parameters():
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        leaf = name.split(".")[-1]
+        if leaf in ("w5", "b5", "vectors", "rows"):
+            if leaf == "w5":
+                gradient = gradient.transpose(-1, -2)
+            for part, piece in _parts(conditioning, gradient).items():
+                for layer, own in enumerate(piece.unbind(1 if leaf == "rows" else 0)):
+                    pieces[f"{name}.{layer}.{part}"] = own
+        elif leaf == "w_qkv":
+            pieces |= dict(zip((f"{name}.{each}" for each in "qkv"), gradient.chunk(3), strict=True))
+        else:
+            pieces[name] = gradient
+    return pieces
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("injection", ["none", "add"])
+@pytest.mark.parametrize("conditioning", GATED)
+def test_gates_and_ends_learn_first_and_everything_after_one_step(conditioning, injection, optimizer):
+    model = build_model(_modulated(conditioning=conditioning, injection=injection), TOKENS)
+    for name, gradient in _gradients(model).items():
+        learns = name.startswith(ENDS) or ".gamma_" in name
+        assert bool(gradient.count_nonzero()) == learns, name
+    Optimizer(model, TrainConfig(optimizer=optimizer, learning_rate=1e-2)).step(1.0)
+    for name, gradient in _gradients(model).items():
+        assert gradient.isfinite().all(), name
+        assert gradient.count_nonzero(), name
+
+
+@pytest.mark.parametrize("knobs", [{"block": "looped"}, {"block": "standard", "num_loops": 1}])
+def test_without_gates_everything_learns_from_the_start(knobs):
+    model = build_model(_modulated(**knobs), TOKENS)
+    assert all(gradient.count_nonzero() for gradient in _gradients(model).values())
+
+
+def test_a_seed_gives_one_model_and_leaves_the_global_generator_alone():
+    config = _modulated(injection="concat")
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    one, same, other = (build_model(config, TOKENS, seed).state_dict() for seed in (3, 3, 4))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    for name in ("embedding", "head", "stack.layers.0.w_qkv", "stack.layers.1.w_back", "stack.conditioner.w3"):
+        assert not torch.equal(one[name], other[name])
+    assert not torch.equal(one["stack.layers.0.w_qkv"], one["stack.layers.1.w_qkv"])

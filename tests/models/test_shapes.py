@@ -1,0 +1,68 @@
+"""The shapes that signatures promise, checked at run time on a second copy of the modules."""
+
+import sys
+from importlib import import_module
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError, install_import_hook
+
+import looped
+
+from .cases import BLOCKS, SPECS, TOKENS, examples, label, small
+from .twin import SET_BY
+
+CHECKED = ("looped.kernels", "looped.models")
+
+
+def _is_checked(name):
+    return name in CHECKED or name.startswith(tuple(f"{each}." for each in CHECKED))
+
+
+@pytest.fixture(scope="module")
+def checked():
+    """`looped.models` with every annotation checked; other tests keep the plain modules, which may be compiled."""
+    plain = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_checked(name)}
+    attributes = {name: vars(looped).pop(name) for name in ("kernels", "models") if name in vars(looped)}
+    try:
+        with install_import_hook(CHECKED, "beartype.beartype"):
+            yield import_module("looped.models")
+    finally:
+        for name in [name for name in sys.modules if _is_checked(name)]:
+            del sys.modules[name]
+        sys.modules.update(plain)
+        vars(looped).update(attributes)
+
+
+def test_the_check_is_on(checked):
+    model = checked.build_model(small(), TOKENS)
+    with pytest.raises(TypeCheckError):
+        model.read_out(torch.zeros(2, 8, dtype=torch.float64))
+    with pytest.raises(TypeCheckError):
+        model.read_out(torch.zeros(2, 3, 8, dtype=torch.int64))
+    assert looped.build_model is not checked.build_model
+
+
+UNBOUND = pytest.mark.xfail(strict=True, reason="the axis parts*dim is a product of axes that are not bound")
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [pytest.param(each, marks=UNBOUND) if SET_BY[each.get("conditioning", "none")] else each for each in BLOCKS],
+    ids=label,
+)
+@pytest.mark.parametrize("kind", SPECS)
+def test_shapes_are_as_annotated(checked, knobs, kind):
+    inputs = examples(SPECS[kind])
+    for injection in ("none", "add", "concat"):
+        model = checked.build_model(small(**knobs, injection=injection), SPECS[kind])
+        model(inputs).sum().backward()
+        assert model(inputs, read=(1, 1)).shape == (2, *inputs.shape[:2], SPECS[kind].output_size)
+
+
+@pytest.mark.parametrize("positions", ["none", "sinusoidal", "rotary", "coordinates"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_shapes_are_as_annotated_for_other_positions_and_precisions(checked, positions, precision):
+    model = checked.build_model(small(positions=positions, precision=precision, num_loops=2), TOKENS)
+    for state in model.iterate(examples(TOKENS, seq_len=4), backprop_loops=1):
+        assert model.read_out(state).shape == (2, 4, 5)

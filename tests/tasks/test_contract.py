@@ -1,0 +1,220 @@
+"""What every task of the registry must hold to. A task is covered from the day its line is in TASKS.
+
+Each is tried as it is by default, and in small variants whose examples are so few that splits would share some if
+they were not kept apart by content.
+"""
+
+import json
+from dataclasses import FrozenInstanceError, asdict, fields
+
+import numpy as np
+import pytest
+
+from looped.errors import InputError
+from looped.tasks import SPLITS, TASKS, task_class
+
+SMALL = {
+    "edit-distance": [{"length": 4, "alphabet": 2, "min_letters": 1, "max_letters": 2}],
+    "lcs": [{"length": 4, "alphabet": 2}, {"length": 5, "min_length": 2, "alphabet": 3, "pairs": "edited"}],
+    "sudoku": [{"side": 4}, {"side": 4, "clues": 8, "counts": "all"}],
+    "countdown": [{"count": 3, "max_input": 9, "max_target": 40}],
+    "decision-tree": [{"points": 3, "dims": 2, "depth": 1}],
+    "language": [{"seq_len": 32}],
+}
+VARIANTS = [(name, knobs) for name in TASKS for knobs in ({}, *SMALL.get(name, []))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def data_of_our_own(tmp_path_factory):
+    """A cache to fill, and a little text where a default text is looked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOPED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        folder = tmp_path_factory.mktemp("data") / "wikitext"
+        folder.mkdir()
+        for split in ("train", "valid", "test"):
+            lines = (f"Line {number} of the {split} text has words of its own.\n" for number in range(300))
+            (folder / f"wiki.{split}.raw").write_text("".join(lines))
+        patch.setenv("LOOPED_DATA", str(folder.parent))
+        yield
+
+
+@pytest.fixture(params=VARIANTS, ids=lambda variant: "-".join([variant[0], *map(str, variant[1].values())]))
+def task(request):
+    name, knobs = request.param
+    return task_class(name)(**knobs)
+
+
+def same(one, other):
+    return all(
+        left.dtype == right.dtype and np.array_equal(left, right) for left, right in zip(one, other, strict=True)
+    )
+
+
+def test_an_example_does_not_depend_on_its_batch(task):
+    for split in SPLITS:
+        together = task.sample(7, split, range(20))
+        assert same(together, task.sample(7, split, np.arange(20)))
+        for index in (13, 0, 19):
+            alone = task.sample(7, split, [index])
+            assert same([part[index] for part in together], [part[0] for part in alone])
+        shuffled = np.random.default_rng(0).permutation(20)
+        assert same([part[shuffled] for part in together], task.sample(7, split, shuffled.tolist()))
+
+
+def test_seeds_and_indices_make_different_examples(task):
+    inputs = task.sample(0, "train", range(20)).inputs
+    assert not np.array_equal(inputs, task.sample(1, "train", range(20)).inputs)
+    assert not np.array_equal(inputs, task.sample(0, "train", range(20, 40)).inputs)
+
+
+def test_splits_share_no_example_whatever_the_seeds(task):
+    seen = {
+        split: {example.tobytes() for seed in (0, 1) for example in task.sample(seed, split, range(150)).inputs}
+        for split in SPLITS
+    }
+    assert not seen["train"] & seen["validation"]
+    assert not seen["train"] & seen["test"]
+    assert not seen["validation"] & seen["test"]
+
+
+def test_spec_says_what_the_arrays_are(task):
+    spec = task.spec
+    for split in SPLITS:
+        inputs, targets, mask = task.sample(0, split, range(30))
+        assert mask.shape == inputs.shape[:2] == targets.shape[:2] == (30, spec.seq_len)
+        assert mask.dtype == np.bool_
+        assert mask.any(axis=1).all()
+        if spec.kind == "tokens":
+            assert inputs.dtype == targets.dtype == np.int64
+            assert inputs.ndim == targets.ndim == 2
+            assert 0 <= inputs.min() <= inputs.max() < spec.input_size
+            assert 0 <= targets.min() <= targets.max() < spec.output_size
+        else:
+            assert inputs.dtype == targets.dtype == np.float32
+            assert inputs.shape[2] == spec.input_size
+            assert targets.shape[2] == spec.output_size
+            assert np.isfinite(inputs).all()
+            assert np.isfinite(targets).all()
+    for ids in spec.coordinates:
+        assert len(ids) == spec.seq_len
+        assert min(ids) >= 0
+
+
+def test_no_answers_are_no_trouble(task):
+    batch = task.sample(0, "train", [])
+    assert [len(part) for part in batch] == [0, 0, 0]
+
+
+def test_counted_positions_can_be_told_from_the_inputs(task):
+    batch = task.sample(0, "train", range(10))
+    for inputs, mask in zip(batch.inputs, batch.mask, strict=True):
+        assert np.array_equal(task.counted(inputs), mask)
+
+
+@pytest.mark.parametrize("part", [0.5, 1.0])
+def test_smaller_sizes_fit_the_same_model(task, part):
+    size = max(int(task.size * part) - 1, 2)
+    spec, batch = task.spec, task.sample(0, "train", range(20), size=size)
+    assert batch.inputs.shape[1] <= spec.seq_len
+    assert batch.mask.shape == batch.inputs.shape[:2] == batch.targets.shape[:2]
+    if spec.kind == "tokens":
+        assert batch.inputs.max() < spec.input_size
+        assert batch.targets.max() < spec.output_size
+    else:
+        assert (batch.inputs.shape[2], batch.targets.shape[2]) == (spec.input_size, spec.output_size)
+    scores = task.score(batch.targets, batch)[task.metric]
+    assert scores.tolist() == [1.0 if task.higher_is_better else 0.0] * 20
+    assert same([part[3] for part in batch], [part[0] for part in task.sample(0, "train", [3], size=size)])
+
+
+def test_sizes_out_of_range_are_refused(task):
+    for size in (0, task.size + 1):
+        with pytest.raises(InputError, match=str(size)):
+            task.sample(0, "train", [0], size=size)
+
+
+def test_what_is_rendered_is_read_back(task):
+    for split in SPLITS:
+        for inputs in task.sample(2, split, range(20)).inputs:
+            text = task.render(inputs)
+            assert isinstance(text, str)
+            read = task.parse(text)
+            assert read.dtype == inputs.dtype
+            assert np.array_equal(read, inputs)
+
+
+def test_nothing_cannot_be_read(task):
+    with pytest.raises(InputError, match="expected") as caught:
+        task.parse("")
+    assert "\n" not in str(caught.value)
+
+
+def test_examples_are_json_and_pass_the_reference_solver(task):
+    for split in SPLITS:
+        examples = task.examples(0, split, range(6))
+        assert len(examples) == 6
+        for example in examples:
+            assert json.loads(json.dumps(example)) == example
+            task.verify(example)
+
+
+def refusal(task, example):
+    try:
+        task.verify(example)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def test_the_reference_solver_refuses_a_wrong_example(task):
+    """Put a field of another example in place: at least one of the fields must then be found wrong."""
+    one, *others = task.examples(0, "train", range(30))
+    wrong = [one | {name: other[name]} for other in others for name in one if one[name] != other[name]]
+    refused = [said for example in wrong if (said := refusal(task, example))]
+    assert refused
+    assert not [said for said in refused if "\n" in said]
+
+
+def test_descriptions_and_answers(task):
+    batch = task.sample(0, "train", range(5))
+    for inputs, targets in zip(batch.inputs, batch.targets, strict=True):
+        described = task.describe(inputs, targets)
+        assert json.loads(json.dumps(described)) == described
+        assert isinstance(task.answer(targets), str)
+    json.dumps(task.statistics(task.examples(0, "train", range(50))))
+
+
+def test_right_answers_score_full_and_wrong_ones_do_not(task):
+    batch = task.sample(0, "test", range(10))
+    right, perfect = task.score(batch.targets, batch), 1.0 if task.higher_is_better else 0.0
+    assert task.metric in right
+    for values in right.values():
+        assert values.shape == (10,)
+    assert right[task.metric].tolist() == [perfect] * 10
+    wrong = batch.targets + 1 if task.spec.kind == "vectors" else (batch.targets + 1) % task.spec.output_size
+    assert (task.score(wrong, batch)[task.metric] != perfect).all()
+
+
+def test_the_best_constant_is_a_number_to_beat(task):
+    baseline = task.baseline(task.sample(0, "test", range(100)))
+    assert np.isfinite(baseline)
+    assert 0 <= baseline < 1 if task.higher_is_better else baseline > 0
+
+
+def test_an_unknown_split_is_refused(task):
+    with pytest.raises(InputError, match="unknown split 'dev'"):
+        task.sample(0, "dev", [0])
+
+
+def test_a_task_is_its_own_config(task):
+    assert task == type(task)(**asdict(task))
+    assert hash(task) == hash(type(task)(**asdict(task)))
+    json.dumps(asdict(task))
+    assert TASKS[task.name] is type(task)
+    with pytest.raises(FrozenInstanceError):
+        setattr(task, fields(task)[0].name, None)
+
+
+def test_an_unknown_task_is_met_with_a_suggestion():
+    with pytest.raises(InputError, match="did you mean 'sudoku'"):
+        task_class("suduko")

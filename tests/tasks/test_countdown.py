@@ -1,0 +1,256 @@
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from looped.errors import InputError
+from looped.tasks.countdown import Countdown, solution_fault
+from looped.tasks.countdown_search import EQUALS, MINUS, OVER, PLUS, TIMES, ZERO
+
+PAPER_INPUT = "58 84 48 62 -> 96"
+PAPER_SOLUTION = "62 - 58 = 4, 48 / 4 = 12, 84 + 12 = 96"
+
+
+@cache
+def reachable(numbers: tuple[int, ...]) -> frozenset[int]:
+    """Every value that some tree over all the numbers has, by splitting the numbers in two in every way."""
+    if len(numbers) == 1:
+        return frozenset(numbers)
+    values = set()
+    places = range(len(numbers))
+    for size in range(1, len(numbers)):
+        for chosen in combinations(places, size):
+            left = reachable(tuple(sorted(numbers[i] for i in chosen)))
+            right = reachable(tuple(sorted(numbers[i] for i in places if i not in chosen)))
+            for a in left:
+                for b in right:
+                    values |= {a + b, a * b}
+                    if a >= b:
+                        values.add(a - b)
+                    if b and a % b == 0:
+                        values.add(a // b)
+    return frozenset(values)
+
+
+def tokens_of(solution: str) -> list[int]:
+    symbols = {"+": PLUS, "*": TIMES, "-": MINUS, "/": OVER, "=": EQUALS}
+    return [symbols[word] if word in symbols else ZERO + int(word) for word in solution.replace(",", "").split()]
+
+
+def batch_of(text: str, solution: str):
+    """A batch of one, with the solution both as stored answer and as prediction."""
+    task = Countdown()
+    inputs = task.parse(text)
+    outputs = np.array([*inputs[:5], *tokens_of(solution)])
+    batch = task.sample(0, "train", [0])
+    return batch._replace(inputs=inputs[None], targets=outputs[None])
+
+
+def test_solvability_and_labels_agree_with_splitting_in_two():
+    task, rng, num_solvable = Countdown(), np.random.default_rng(1), 0
+    for _ in range(2000):
+        numbers, target = rng.integers(1, 100, 4), int(rng.integers(10, 101))
+        solution = task.solve(task.parse(f"{' '.join(map(str, numbers))} -> {target}"))
+        assert (solution is not None) == (target in reachable(tuple(sorted(map(int, numbers)))))
+        if solution is not None:
+            num_solvable += 1
+            assert solution_fault(numbers.tolist(), target, solution) is None
+    # 13 % of draws are solvable: 260 of 2,000, and five standard deviations on each side
+    assert 185 <= num_solvable <= 335
+
+
+def test_fast_search_finds_the_first_solution():
+    task = Countdown()
+    for split in ("train", "validation", "test"):
+        batch = task.sample(3, split, range(150))
+        for inputs, targets in zip(batch.inputs, batch.targets, strict=True):
+            assert task.answer(targets) == task.solve(inputs)
+
+
+def test_the_example_of_the_paper():
+    task = Countdown()
+    assert task.solve(task.parse(PAPER_INPUT)) == PAPER_SOLUTION
+    assert task.parse(PAPER_INPUT).tolist() == [ZERO + n for n in (58, 84, 48, 62, 96)] + [0] * 15
+    batch = batch_of(PAPER_INPUT, PAPER_SOLUTION)
+    assert task.answer(batch.targets[0]) == PAPER_SOLUTION
+    assert task.describe(batch.inputs[0], batch.targets[0]) == {
+        "numbers": [58, 84, 48, 62],
+        "target": 96,
+        "solution": PAPER_SOLUTION,
+    }
+
+
+def test_another_true_solution_counts_but_is_no_exact_match():
+    task = Countdown()
+    batch = batch_of(PAPER_INPUT, PAPER_SOLUTION)
+    other = batch_of(PAPER_INPUT, "62 - 58 = 4, 48 / 4 = 12, 12 + 84 = 96").targets
+    assert task.score(other, batch) == {"accuracy": [1.0], "exact_match": [0.0]}
+    assert task.score(batch.targets, batch) == {"accuracy": [1.0], "exact_match": [1.0]}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "62 - 58 = 5, 48 / 4 = 12, 84 + 12 = 96",  # a false step
+        "62 - 58 = 4, 48 / 4 = 12, 48 * 2 = 96",  # numbers that are not there
+        "48 + 48 = 96, 62 - 58 = 4, 84 + 12 = 96",  # one number twice
+        "62 - 58 = 4, 48 / 4 = 12, 84 - 12 = 72",  # true, but another target
+        "84 + 12 = 96, 62 - 58 = 4, 48 / 4 = 12",  # a result used before it is made
+    ],
+)
+def test_wrong_answers_are_found_out(wrong):
+    task = Countdown()
+    batch = batch_of(PAPER_INPUT, PAPER_SOLUTION)
+    assert task.score(batch_of(PAPER_INPUT, wrong).targets, batch) == {"accuracy": [0.0], "exact_match": [0.0]}
+    assert solution_fault([58, 84, 48, 62], 96, wrong)
+    with pytest.raises(InputError):
+        task.verify({"numbers": [58, 84, 48, 62], "target": 96, "solution": wrong})
+
+
+def test_division_by_zero_is_no_step():
+    text = "7 7 12 12 -> 12"
+    for wrong in ("7 - 7 = 0, 12 - 12 = 0, 0 / 0 = 12", "7 - 7 = 0, 12 / 0 = 0, 0 + 12 = 12"):
+        assert Countdown().score(batch_of(text, wrong).targets, batch_of(text, wrong))["accuracy"] == [0.0]
+    right = batch_of(text, "7 - 7 = 0, 0 / 12 = 0, 0 + 12 = 12")
+    assert Countdown().score(right.targets, right)["accuracy"] == [1.0]
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_random_answers_score_as_the_text_checker_says(data):
+    """Two checkers, one on tokens and one on text, over answers that are nearly right."""
+    task = Countdown()
+    batch = task.sample(data.draw(st.integers(0, 5)), "train", [data.draw(st.integers(0, 500))])
+    prediction = batch.targets.copy()
+    for _ in range(data.draw(st.integers(0, 2))):
+        place = data.draw(st.integers(5, 19))
+        prediction[0, place] = data.draw(st.sampled_from(prediction[0].tolist()) | st.integers(1, 120))
+    example = task.describe(batch.inputs[0], prediction[0])
+    fault = solution_fault(example["numbers"], example["target"], example["solution"])
+    assert task.score(prediction, batch)["accuracy"][0] == (fault is None)
+
+
+@given(st.lists(st.integers(1, 99), min_size=4, max_size=4), st.integers(10, 100))
+@settings(deadline=None)
+def test_render_and_parse(numbers, target):
+    text = f"{' '.join(map(str, numbers))} -> {target}"
+    assert Countdown().render(Countdown().parse(text)) == text
+
+
+def test_every_number_and_symbol_has_its_own_token():
+    task = Countdown()
+    assert len({0, PLUS, TIMES, MINUS, OVER, EQUALS, ZERO}) == 7
+    assert max(PLUS, TIMES, MINUS, OVER, EQUALS) < ZERO
+    assert task.spec.output_size == ZERO + 9900 + 1
+
+
+def test_no_solution_passes_the_proved_bound():
+    """Small enough to try everything: the largest number in any solution, without a limit on the way."""
+    task = Countdown(max_input=5, min_target=2, max_target=7)
+
+    def largest_on_the_way(numbers: tuple[int, ...], target: int, so_far: int) -> int:
+        if len(numbers) == 1:
+            return so_far if numbers[0] == target else 0
+        best = 0
+        for i, j in combinations(range(len(numbers)), 2):
+            a, b = max(numbers[i], numbers[j]), min(numbers[i], numbers[j])
+            rest = tuple(number for k, number in enumerate(numbers) if k not in (i, j))
+            results = {a + b, a * b, a - b} | ({a // b} if b and a % b == 0 else set())
+            for result in results:
+                best = max(best, largest_on_the_way((*rest, result), target, max(so_far, result)))
+        return best
+
+    rng = np.random.default_rng(0)
+    hands = {tuple(sorted(hand)) for hand in rng.integers(1, 6, (60, 4)).tolist()} | {(5, 5, 5, 5)}
+    found = max(largest_on_the_way(hand, target, 0) for hand in hands for target in range(2, 8))
+    assert found <= task.largest_number == 35
+    # and the bound is met: 99 * 99 + 99 = 9900 = 100 * 99
+    assert solution_fault([99, 99, 99, 99], 100, "99 * 99 = 9801, 9801 + 99 = 9900, 9900 / 99 = 100") is None
+    assert Countdown().largest_number == 9900
+
+
+def test_max_result_bounds_by_rejection():
+    task = Countdown(max_result=200)
+    batch = task.sample(0, "train", range(500))
+    assert (batch.targets - ZERO).max() <= 200
+    assert task.spec.output_size == ZERO + 201
+    assert task.score(batch.targets, batch)["accuracy"].all()
+
+
+def test_a_true_label_must_also_be_the_first_and_within_the_limits():
+    example = {"numbers": [99, 99, 99, 99], "target": 100, "solution": "99 / 99 = 1, 99 * 1 = 99, 99 + 1 = 100"}
+    with pytest.raises(InputError, match="1 is not at hand"):
+        Countdown().verify(example)
+    example["solution"] = "99 * 99 = 9801, 99 + 9801 = 9900, 9900 / 99 = 100"
+    Countdown().verify(example)  # a result stands behind the numbers that are left
+    with pytest.raises(InputError, match="expected the first solution"):
+        Countdown(max_result=500).verify(example)
+
+
+def test_held_out_targets_and_numbers():
+    task = Countdown()
+    held_out = set(task.held_out_targets)
+    assert len(held_out) == 9
+    assert held_out <= set(range(10, 101))
+    numbers, targets = {}, {}
+    for split in ("train", "validation", "test"):
+        given_ = task.sample(7, split, range(2000)).inputs[:, :5] - ZERO
+        numbers[split] = {tuple(sorted(row[:4])) for row in given_.tolist()}
+        targets[split] = set(given_[:, 4].tolist())
+    assert targets["test"] == held_out
+    assert not (targets["train"] | targets["validation"]) & held_out
+    assert not numbers["train"] & (numbers["validation"] | numbers["test"])
+    assert not numbers["validation"] & numbers["test"]
+    on_trained = Countdown(test_targets="training").sample(7, "test", range(500)).inputs
+    assert not set((on_trained[:, 4] - ZERO).tolist()) & held_out
+    assert {tuple(sorted(row)) for row in (on_trained[:, :4] - ZERO).tolist()}.isdisjoint(numbers["train"])
+
+
+def test_statistics_of_the_published_setting():
+    """31 % of solutions pass through a number above 99; the 99th percentile of the largest is about 4200."""
+    task = Countdown()
+    batch = task.sample(11, "train", range(20_000))
+    examples = [task.describe(i, t) for i, t in zip(batch.inputs, batch.targets, strict=True)]
+    found = task.statistics(examples)
+    assert found["largest_intermediate"]["share_above_99"] == pytest.approx(0.31, abs=0.02)
+    assert found["largest_intermediate"]["percentile_99"] == pytest.approx(4200, rel=0.1)
+    assert 8000 < found["largest_intermediate"]["max"] <= 9900
+    assert sum(found["operators"].values()) == pytest.approx(1)
+    # counted a second way, from the tokens
+    operators = batch.targets[:, [6, 11, 16]]
+    assert found["operators"]["-"] == pytest.approx((operators == MINUS).mean())
+
+
+def test_fewer_numbers_make_shorter_examples():
+    task = Countdown()
+    batch = task.sample(0, "train", range(50), size=3)
+    assert batch.inputs.shape == (50, 3 + 1 + 10)
+    for inputs, targets in zip(batch.inputs, batch.targets, strict=True):
+        task.verify(task.describe(inputs, targets))
+        assert np.array_equal(task.parse(task.render(inputs)), inputs)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("58 84 48 62 96", "like 58 84 48 62 -> 96"),
+        ("58 84 48 620 -> 96", "1..99, got 620"),
+        ("58 84 48 62 -> 101", "10..100, got 101"),
+        ("58 84 48 62 3 -> 96", "2 to 4 numbers, got 5"),
+        ("58 84 a 62 -> 96", "like 58 84"),
+    ],
+)
+def test_text_that_cannot_be_read(text, complaint):
+    with pytest.raises(InputError, match=complaint):
+        Countdown().parse(text)
+
+
+def test_settings_that_cannot_be_used():
+    for wrong in ({"count": 5}, {"max_target": 5}, {"held_out": 1.0}, {"max_result": 60}, {"held_out": 0.0}):
+        with pytest.raises(InputError):
+            Countdown(**wrong)
+    with pytest.raises(InputError, match="too few targets"):
+        Countdown(count=2, max_input=2, min_target=50, max_target=60).sample(0, "train", [0])

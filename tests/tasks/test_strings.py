@@ -1,0 +1,204 @@
+"""The string tasks against rapidfuzz, against formulas written a second way, and against the appendix's figures."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rapidfuzz.distance import LCSseq, Levenshtein
+
+from looped.errors import InputError
+from looped.tasks import EditDistance, LongestCommonSubsequence
+from looped.tasks.alignment import common_subsequences, edit_distances
+
+WORDS = st.text("abc", max_size=12)
+PAIRS = st.lists(st.one_of(st.tuples(WORDS, WORDS), WORDS.map(lambda word: (word, word))), min_size=1, max_size=70)
+COSTS = st.integers(1, 7)
+
+
+def as_arrays(pairs):
+    strings = np.zeros((len(pairs), 2, max(1, *(len(word) for pair in pairs for word in pair))), dtype=np.int8)
+    for row, pair in enumerate(pairs):
+        for part, word in enumerate(pair):
+            strings[row, part, : len(word)] = [ord(letter) - ord("a") for letter in word]
+    return strings, np.array([[len(first), len(second)] for first, second in pairs])
+
+
+def strings_of(task, batch):
+    """Both strings of each example, read off the tokens by their documented numbers."""
+    bar = chr(task.alphabet + 1)
+    for row in batch.inputs[:, :-1].astype(np.uint8):
+        first, second = row.tobytes().decode("latin-1").rstrip("\0").split(bar)
+        yield first, second
+
+
+def sampled(task, count, seed=0, split="train"):
+    batch = task.sample(seed, split, range(count))
+    return list(strings_of(task, batch)), batch.targets[:, -1]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        EditDistance(length=60),
+        EditDistance(length=40, max_letters=26, rejection="pair"),
+        EditDistance(length=25, min_length=1, edits="uniform", insert_cost=1, delete_cost=3, replace_cost=7),
+        EditDistance(length=7, alphabet=2, min_letters=1, max_letters=2, replace_cost=1),
+    ],
+)
+def test_edit_distances_of_25000_pairs_each_equal_rapidfuzz(task):
+    weights = task.insert_cost, task.delete_cost, task.replace_cost
+    pairs, answers = sampled(task, 25_000)
+    assert [Levenshtein.distance(first, second, weights=weights) for first, second in pairs] == answers.tolist()
+    assert answers.max() < task.spec.output_size
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        LongestCommonSubsequence(length=100),
+        LongestCommonSubsequence(length=60, pairs="edited"),
+        LongestCommonSubsequence(length=130, min_length=1, pairs="own-letters"),
+        LongestCommonSubsequence(length=64, alphabet=2),
+    ],
+)
+def test_common_subsequences_of_25000_pairs_each_equal_rapidfuzz(task):
+    pairs, answers = sampled(task, 25_000)
+    assert [LCSseq.similarity(first, second) for first, second in pairs] == answers.tolist()
+
+
+@settings(deadline=None)
+@given(PAIRS, COSTS, COSTS, COSTS)
+def test_edit_distances_of_any_strings(pairs, insert, delete, replace):
+    answers = edit_distances(*as_arrays(pairs), insert, delete, replace, insert, delete)
+    weights = insert, delete, replace
+    assert [Levenshtein.distance(first, second, weights=weights) for first, second in pairs] == answers.tolist()
+
+
+@settings(deadline=None)
+@given(PAIRS)
+def test_common_subsequences_of_any_strings(pairs):
+    answers = common_subsequences(*as_arrays(pairs))
+    assert [LCSseq.similarity(first, second) for first, second in pairs] == answers.tolist()
+
+
+def test_common_subsequence_carries_over_many_words():
+    letters = np.random.default_rng(0).integers(0, 3, (50, 2, 300))
+    lengths = np.full((50, 2), 300)
+    expected = [LCSseq.similarity(bytes(first.tolist()), bytes(second.tolist())) for first, second in letters]
+    assert common_subsequences(letters.astype(np.int8), lengths).tolist() == expected
+
+
+def test_unit_borders_are_true_distances_after_a_cheap_start():
+    """A path may first run along a border at cost 1 a step, and then costs what it truly costs."""
+    task = EditDistance(length=12, borders="unit")
+    pairs, answers = sampled(task, 500)
+    for (first, second), answer in zip(pairs, answers, strict=True):
+        starts = [(first[i:], second, i) for i in range(len(first) + 1)]
+        starts += [(first, second[j:], j) for j in range(len(second) + 1)]
+        assert answer == min(cost + Levenshtein.distance(a, b, weights=(2, 2, 3)) for a, b, cost in starts)
+
+
+@pytest.mark.parametrize(("length", "max_letters"), [(40, 10), (60, 26)])
+def test_unit_borders_change_three_answers_in_five(length, max_letters):
+    """61 to 65 % of the answers, as simulated from the code that the paper followed; give or take the sampling."""
+    settings = {"length": length, "max_letters": max_letters, "edits": "uniform", "rejection": "pair"}
+    true = sampled(EditDistance(**settings), 5000)[1]
+    unit = sampled(EditDistance(**settings, borders="unit"), 5000)[1]
+    assert 0.58 < np.mean(true != unit) < 0.66
+    assert (unit <= true).all()
+
+
+def length_survives(num_edits):
+    """The chance that as many pops as insertions, give or take -3 to 2, are among the edits: a walk's exact law."""
+    law = Counter({0: 1.0})
+    for _ in range(num_edits):
+        after = Counter()
+        for shift, chance in law.items():
+            for step in (-1, 0, 1):
+                after[shift + step] += chance / 3
+        law = after
+    return sum(law[shift] for shift in range(-3, 3))
+
+
+@pytest.mark.parametrize("edits", ["length", "uniform"])
+@pytest.mark.parametrize("rejection", ["second", "pair"])
+def test_share_of_random_pairs(edits, rejection):
+    """Over 26 letters a random pair has about 11 of 40 letters in common, and an edited one 20 or more."""
+    task = EditDistance(length=40, min_letters=26, max_letters=26, edits=edits, rejection=rejection)
+    pairs, _ = sampled(task, 10_000)
+    random_share = np.mean([LCSseq.similarity(first, second) <= 14 for first, second in pairs])
+    accepted = length_survives(40) if edits == "length" else np.mean([length_survives(k) for k in range(1, 41)])
+    expected = 0.4 if rejection == "second" else 0.4 / (0.4 + 0.6 * accepted)
+    assert abs(random_share - expected) < 0.025
+    if (edits, rejection) == ("uniform", "pair"):
+        assert 0.50 < random_share < 0.60  # 52 to 58 % as simulated from the code that the paper followed
+
+
+def test_algorithm_1_keeps_lengths_and_letters_in_range():
+    pairs, _ = sampled(EditDistance(length=40), 5000)
+    assert {len(first) for first, _ in pairs} == {40}
+    assert {len(second) for _, second in pairs} == set(range(37, 43))
+    assert {len(set(first)) for first, _ in pairs} == set(range(3, 11))
+    assert len({letter for first, _ in pairs for letter in first}) == 26
+
+
+@pytest.mark.parametrize("length", [60, 100])
+def test_common_subsequences_of_uniform_strings_are_as_simulated_apart(length):
+    rng, count = np.random.default_rng(length), 10_000
+    simulated = [
+        LCSseq.similarity(bytes(first.tolist()), bytes(second.tolist()))
+        for first, second in rng.integers(0, 26, (count, 2, length))
+    ]
+    _, answers = sampled(LongestCommonSubsequence(length=length), count)
+    deviation = math.sqrt(2 * np.var(simulated) / count)
+    assert abs(answers.mean() - np.mean(simulated)) < 4 * deviation
+    majority, expected = (np.bincount(values).max() / count for values in (answers, simulated))
+    assert abs(majority - expected) < 0.025
+    assert 0.19 < majority < 0.26
+    top_three = np.sort(np.bincount(answers))[-3:].sum() / count
+    assert 0.54 < top_three < 0.67
+
+
+def test_own_letters_are_each_strings_own():
+    pairs, _ = sampled(LongestCommonSubsequence(length=100, pairs="own-letters"), 500)
+    assert max(len(set(word)) for pair in pairs for word in pair) == 8
+    assert np.mean([len(set(first) | set(second)) for first, second in pairs]) > 12
+
+
+def test_lengths_from_shortest_to_longest():
+    pairs, _ = sampled(LongestCommonSubsequence(length=9, min_length=4), 1000)
+    assert {len(word) for pair in pairs for word in pair} == set(range(4, 10))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("abc", "a bar between"),
+        ("abcd|ab|c", "a bar between"),
+        ("abCd|abcd", "'C'"),
+        ("abc|abcd", "first string of 4 letters, got 3"),
+        ("abcd|abcdabc", "second string of 1 to 6 letters, got 7"),
+    ],
+)
+def test_what_cannot_be_read_is_said(text, said):
+    with pytest.raises(InputError, match="expected") as caught:
+        EditDistance(length=4).parse(text)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [{"length": 0}, {"min_length": 50}, {"alphabet": 27}, {"alphabet": 5}, {"min_letters": 0}, {"insert_cost": 0}],
+)
+def test_impossible_knobs_are_refused(knobs):
+    with pytest.raises(InputError):
+        EditDistance(**knobs)
+
+
+def test_too_few_strings_to_split_are_an_error_and_no_endless_loop():
+    with pytest.raises(InputError, match="too few to split"):
+        LongestCommonSubsequence(length=1, alphabet=2).sample(0, "validation", range(1))

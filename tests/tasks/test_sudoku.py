@@ -1,0 +1,536 @@
+"""Sudoku against OR-tools, a plain exact-cover solver, brute force over all 4x4 grids, and puzzles from the world."""
+
+import csv
+import gzip
+import os
+from itertools import combinations, islice, permutations, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from looped.errors import InputError
+from looped.tasks import sudoku_pool
+from looped.tasks.sudoku import Sudoku
+from looped.tasks.sudoku_draws import content_buckets, draw_images
+from looped.tasks.sudoku_files import read_puzzles
+from looped.tasks.sudoku_reference import all_solutions
+from looped.tasks.sudoku_solver import geometry, solve_boards, workspace
+
+PUZZLE = "100503700603008090000009800010000000876100000000006000000000007080907604700060312"
+PUZZLE_4 = "0001102300003000"
+SOLUTION_4 = "2341142341323214"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOPED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    """A cache folder of the test's own, and nothing in memory either."""
+    monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
+    sudoku_pool.shard.cache_clear()
+    yield tmp_path / "cache"
+    sudoku_pool.shard.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def real_rows():
+    path = Path(os.environ.get("LOOPED_DATA", "/nonexistent"), "sudoku/real_puzzles.csv.gz")
+    if not path.exists():
+        pytest.skip("LOOPED_DATA holds no sudoku/real_puzzles.csv.gz")
+    with gzip.open(path, "rt") as file:
+        return list(csv.DictReader(file))
+
+
+def digits(text):
+    return np.array([int(symbol) for symbol in text], dtype=np.int8)
+
+
+def text(board):
+    return "".join(str(int(digit)) for digit in board)
+
+
+def solved(puzzles):
+    side = round(puzzles.shape[1] ** 0.5)
+    return solve_boards(np.asarray(puzzles, dtype=np.int8), 2, geometry(side), workspace(side))
+
+
+def is_filled_in(puzzle, solution):
+    """Whether a solution keeps the clues and obeys the three rules, by reshaping alone."""
+    side = round(len(puzzle) ** 0.5)
+    box = round(side**0.5)
+    rows = solution.reshape(side, side)
+    boxes = solution.reshape(box, box, box, box).swapaxes(1, 2).reshape(side, side)
+    every = np.arange(1, side + 1)
+    keeps = ((puzzle == 0) | (puzzle == solution)).all()
+    return keeps and all((np.sort(unit, axis=1) == every).all() for unit in (rows, rows.T, boxes))
+
+
+def image(board, side, rows, columns, transpose, names):
+    """A symmetric image made with numpy: `rows` and `columns` are orders, `names` the new digits."""
+    grid = board.reshape(side, side)[np.ix_(rows, columns)]
+    return np.array([0, *names])[grid.T if transpose else grid].reshape(-1).astype(np.int8)
+
+
+def line_orders(side):
+    """Every order of rows that keeps bands together."""
+    box = round(side**0.5)
+    for bands in permutations(range(box)):
+        for within in product(permutations(range(box)), repeat=box):
+            yield [band * box + line for band, lines in zip(bands, within, strict=True) for line in lines]
+
+
+IMAGES_4 = np.array(
+    [
+        image(np.arange(1, 17), 4, rows, columns, transpose, range(1, 17)) - 1
+        for rows, columns, transpose in product(list(line_orders(4)), list(line_orders(4)), (False, True))
+    ]
+)
+
+
+def least_image(puzzle):
+    """The class of a 4x4 puzzle up to symmetry: the least of its 128 images, digits named as they come."""
+
+    def named(board):
+        names = {0: 0}
+        return tuple(names.setdefault(digit, len(names)) for digit in board)
+
+    return min(named(board) for board in puzzle[IMAGES_4].tolist())
+
+
+def singles_solve(puzzle):
+    """Whether a puzzle is solved by cells with one candidate and digits with one place, by sets."""
+    units = [set(unit) for unit in geometry(9).units.tolist()]
+    open_cells = {cell: set(range(1, 10)) for cell in range(81)}
+    known = [(cell, int(digit)) for cell, digit in enumerate(puzzle) if digit]
+    while known:
+        for cell, digit in known:
+            open_cells.pop(cell, None)
+            for unit in units:
+                if cell in unit:
+                    for other in unit & open_cells.keys():
+                        open_cells[other].discard(digit)
+        known = [(cell, *candidates) for cell, candidates in open_cells.items() if len(candidates) == 1]
+        for unit in units if not known else ():
+            for digit in range(1, 10):
+                places = [cell for cell in unit & open_cells.keys() if digit in open_cells[cell]]
+                if len(places) == 1:
+                    known.append((places[0], digit))
+    return not open_cells
+
+
+# ------------------------------------------------------------------ solutions and uniqueness
+
+
+@pytest.mark.parametrize("knobs", [{}, {"clues": 30}, {"pool": 0, "difficulty": "hard"}])
+def test_or_tools_finds_no_second_solution(knobs):
+    from ortools.sat.python import cp_model
+
+    batch = Sudoku(**knobs).sample(3, "train", range(100))
+    for puzzle, solution in zip(batch.inputs, batch.targets, strict=True):
+        assert is_filled_in(puzzle, solution)
+        model = cp_model.CpModel()
+        cells = [model.new_int_var(int(digit or 1), int(digit or 9), "") for digit in puzzle]
+        for unit in geometry(9).units:
+            model.add_all_different([cells[cell] for cell in unit])
+        differs = []
+        for cell in np.flatnonzero(puzzle == 0):
+            differs.append(model.new_bool_var(""))
+            model.add(cells[cell] != int(solution[cell])).only_enforce_if(differs[-1])
+        model.add_bool_or(differs)
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        assert solver.solve(model) == cp_model.INFEASIBLE
+
+
+def test_no_clue_of_a_minimal_puzzle_can_be_left_out():
+    for puzzle in Sudoku().sample(0, "train", range(12)).inputs:
+        for cell in np.flatnonzero(puzzle):
+            fewer = puzzle.copy()
+            fewer[cell] = 0
+            assert len(list(islice(all_solutions(text(fewer)), 2))) == 2
+
+
+def test_minimal_puzzles_have_as_many_clues_as_is_known():
+    """Berthier, "Unbiased statistics of a constraint satisfaction problem": left out from full grids at random,
+    24.38 clues remain on average, with a standard deviation of 1.12."""
+    clues = np.count_nonzero(Sudoku().sample(0, "train", range(3000)).inputs, axis=1)
+    assert abs(clues.mean() - 24.38) < 4 * 1.12 / 3000**0.5
+    assert abs(clues.std() - 1.12) < 0.07
+
+
+def all_grids_4():
+    """Of all four rows of four different digits, those in which every column and box has four different ones too."""
+    rows = np.array(list(permutations(range(1, 5))), dtype=np.int8)
+    boards = rows[np.indices((24,) * 4).reshape(4, -1).T]
+    boxes = boards.reshape(-1, 2, 2, 2, 2).swapaxes(2, 3).reshape(-1, 4, 4)
+    right = [(np.sort(units, axis=-1) == range(1, 5)).all(axis=(1, 2)) for units in (boards.swapaxes(1, 2), boxes)]
+    return boards[right[0] & right[1]].reshape(-1, 16)
+
+
+def test_both_solvers_count_what_all_288_grids_allow():
+    grids = all_grids_4()
+    assert len(grids) == 288
+    rng = np.random.default_rng(0)
+    puzzles = np.where(rng.random((150, 16)) < rng.random((150, 1)), grids[rng.integers(0, 288, 150)], 0)
+    puzzles[::7, 0] = puzzles[::7, 1] = 1  # some have no solution
+    counts = [((puzzle == 0) | (puzzle == grids)).all(axis=1).sum() for puzzle in puzzles]
+    assert {0, 1, 2} <= set(map(int, counts))
+    solutions, found, _ = solved(puzzles)
+    assert found.tolist() == [min(int(count), 2) for count in counts]
+    for puzzle, solution, count in zip(puzzles, solutions, counts, strict=True):
+        assert len(list(all_solutions(text(puzzle)))) == count
+        assert count == 0 or is_filled_in(puzzle, solution)
+
+
+def test_every_25th_real_puzzle_is_solved_as_stated(real_rows):
+    rows = real_rows[::25]
+    solutions, found, guesses = solved(np.stack([digits(row["puzzle"]) for row in rows]))
+    assert (found == 1).all()
+    assert [text(solution) for solution in solutions] == [row["solution"] for row in rows]
+    agree = [(mine == 0) == (row["guesses"] == "0") for mine, row in zip(guesses, rows, strict=True)]
+    assert np.mean(agree) > 0.95  # another solver's guesses: it too follows singles first
+    mean = {
+        source: np.mean([mine for mine, row in zip(guesses, rows, strict=True) if row["source"] == source])
+        for source in ("nullsudoku_simple", "sudoku_exchange_diabolical_2020", "puzzles5_forum_hardest_1905_11+")
+    }
+    assert list(mean.values()) == sorted(mean.values())
+    assert mean["nullsudoku_simple"] == 0
+
+
+@pytest.mark.slow
+def test_every_real_puzzle_is_solved_as_stated(real_rows):
+    puzzles = read_puzzles(Path(os.environ["LOOPED_DATA"], "sudoku/real_puzzles.csv.gz"), 9)
+    assert len(puzzles.puzzles) == len(real_rows) == 186_373
+    assert [text(solution) for solution in puzzles.solutions] == [row["solution"] for row in real_rows]
+
+
+# ------------------------------------------------------------------ symmetry and splits
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_the_split_of_a_board_is_that_of_its_images(data):
+    side = data.draw(st.sampled_from([4, 9]))
+    board = Sudoku(side=side, pool=0).sample(data.draw(st.integers(0, 99)), "train", [0])
+    box = round(side**0.5)
+    order = st.tuples(st.permutations(range(box)), st.lists(st.permutations(range(box)), min_size=box, max_size=box))
+    rows, columns = (
+        [band * box + line for band, lines in zip(*data.draw(order), strict=True) for line in lines] for _ in range(2)
+    )
+    names = data.draw(st.permutations(range(1, side + 1)))
+    shape = rows, columns, data.draw(st.booleans()), names
+    puzzle, solution = (image(boards[0], side, *shape) for boards in (board.inputs, board.targets))
+    before = content_buckets(board.inputs.astype(np.int8), board.targets.astype(np.int8))
+    assert content_buckets(puzzle[None], solution[None]) == before
+
+
+def test_grids_spread_over_the_buckets():
+    boards = Sudoku(pool=0).sample(0, "train", range(1500))
+    buckets = content_buckets(boards.inputs.astype(np.int8), boards.targets.astype(np.int8))
+    counts = np.bincount(buckets, minlength=32)
+    assert counts[:2].tolist() == [0, 0]
+    assert counts[2:].min() > 20  # 50 expected, and four standard deviations down
+
+
+def test_there_are_36_minimal_4x4_puzzles_and_no_split_shares_one():
+    """36 up to symmetry is a known count; 13 have 4 clues, 22 have 5 and one has 6."""
+    classes = {
+        split: {least_image(puzzle) for puzzle in Sudoku(side=4).sample(0, split, range(count)).inputs}
+        for split, count in (("train", 600), ("validation", 40), ("test", 40))
+    }
+    for one, other in combinations(classes.values(), 2):
+        assert not one & other
+    every = set.union(*classes.values())
+    assert len(every) <= 36
+    assert len(every) >= 33  # the rarest few may not have come up
+    assert all(classes.values())
+
+
+def test_an_image_is_a_puzzle_with_one_solution():
+    task = Sudoku()
+    base, images = Sudoku(augment=False).sample(0, "train", range(200)), task.sample(0, "train", range(200))
+    assert (np.count_nonzero(base.inputs, axis=1) == np.count_nonzero(images.inputs, axis=1)).all()
+    assert (base.inputs != images.inputs).any(axis=1).all()
+    solutions, found, _ = solved(images.inputs)
+    assert (found == 1).all()
+    assert (solutions == images.targets).all()
+    assert all(is_filled_in(*pair) for pair in zip(images.inputs, images.targets, strict=True))
+
+
+def test_images_are_uniform_over_the_symmetries():
+    """From one 4x4 grid, the 96 or 192 images of its class come up equally often."""
+    count = 20_000
+    boards = np.tile(digits(SOLUTION_4), (count, 1))
+    images = boards.copy()
+    draw_images(images, boards, 0, 0, np.arange(count), 0, True)
+    _, counts = np.unique(images, axis=0, return_counts=True)
+    assert len(counts) in (96, 192)
+    expected = count / len(counts)
+    chi_squared = ((counts - expected) ** 2 / expected).sum()
+    freedom = len(counts) - 1
+    assert abs(chi_squared - freedom) < 4.5 * (2 * freedom) ** 0.5
+
+
+# ------------------------------------------------------------------ dials
+
+
+@pytest.mark.parametrize(
+    "task", [Sudoku(clues=22), Sudoku(clues=40, augment=False), Sudoku(pool=0, clues=24), Sudoku(side=4, clues=9)]
+)
+def test_clues_can_be_dialled(task):
+    batch = task.sample(0, "train", range(50))
+    assert (np.count_nonzero(batch.inputs, axis=1) == task.clues).all()
+    assert (solved(batch.inputs)[1] == 1).all()
+
+
+def test_smaller_sizes_leave_fewer_cells_open():
+    for size in (5, 30, 57):
+        batch = Sudoku().sample(0, "train", range(100), size=size)
+        assert (batch.inputs == 0).sum(axis=1).max() == size
+        assert (batch.mask == (batch.inputs == 0)).all()
+
+
+def test_difficulty_is_what_singles_cannot_do():
+    for level, expected in (("easy", True), ("medium", False), ("hard", False)):
+        puzzles = Sudoku(difficulty=level).sample(0, "train", range(30)).inputs
+        assert [singles_solve(puzzle) for puzzle in puzzles] == [expected] * 30
+    guesses = {
+        level: solved(Sudoku(difficulty=level, augment=False).sample(0, "train", range(200)).inputs)[2]
+        for level in ("easy", "medium", "hard")
+    }
+    assert set(guesses["easy"].tolist()) == {0}
+    assert set(guesses["medium"].tolist()) == {1, 2, 3}
+    assert guesses["hard"].min() == 4
+
+
+@pytest.mark.slow
+def test_test_sets_by_difficulty(real_rows):
+    sets = Sudoku().by_difficulty()
+    assert list(sets)[:3] == ["easy", "medium", "hard"]
+    seventeen = sets["puzzles2_17_clue"].sample(0, "test", range(200)).inputs
+    assert (np.count_nonzero(seventeen, axis=1) == 17).all()
+    with pytest.raises(InputError, match="for testing"):
+        sets["puzzles2_17_clue"].sample(0, "train", range(1))
+    assert set(sets) - {"easy", "medium", "hard"} == {row["source"] for row in real_rows}
+
+
+# ------------------------------------------------------------------ the pool
+
+
+def test_a_pool_is_seen_whole_before_anything_is_seen_again():
+    task = Sudoku(pool=300, augment=False)
+    once, again, other_seed = (
+        task.sample(seed, "train", indices).inputs
+        for seed, indices in ((0, range(300)), (0, range(300, 600)), (1, range(300)))
+    )
+    assert len(np.unique(once, axis=0)) == 300
+    assert (once == again).all()
+    assert (once == other_seed).all()
+    assert (once == Sudoku(pool=400, augment=False).sample(0, "train", range(300)).inputs).all()
+
+
+def test_a_stopped_build_goes_on_and_a_damaged_shard_is_made_again(empty_cache):
+    task = Sudoku(pool=2500, augment=False)
+    building = task.prepare("train", num_threads=1)
+    assert next(building) == (0, 2500)
+    assert next(building) == (1024, 2500)
+    building.close()
+    shards = sorted(empty_cache.rglob("train-*.npz"))
+    assert 1 <= len(shards) < 3
+    made = shards[0].stat().st_mtime_ns
+    assert list(task.prepare("train"))[-1] == (2500, 2500)
+    assert shards[0].stat().st_mtime_ns == made
+    whole = task.sample(0, "train", range(0, 2500, 50))
+    sudoku_pool.shard.cache_clear()
+    shards[0].write_bytes(shards[0].read_bytes()[:1000])
+    assert (task.sample(0, "train", range(0, 2500, 50)).inputs == whole.inputs).all()
+    assert shards[0].stat().st_size > 1000
+    assert not [path for path in empty_cache.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_cache_that_cannot_be_written_is_said(tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("in the way")
+    monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
+    sudoku_pool.shard.cache_clear()
+    with pytest.raises(InputError, match=r"cannot write .*cache"):
+        Sudoku().sample(0, "train", range(1))
+    assert len(Sudoku(side=4).sample(0, "test", range(3)).inputs) == 3  # needs none
+
+
+# ------------------------------------------------------------------ files
+
+
+def rows_of(task, count):
+    return [
+        (text(puzzle), text(solution))
+        for puzzle, solution, _ in zip(*task.sample(5, "train", range(count)), strict=True)
+    ]
+
+
+FORMATS = {
+    "three million": lambda rows: "id,puzzle,solution,clues,difficulty\n" + "".join(
+        f"{i},{p.replace('0', '.')},{s},{81 - p.count('0')},1.5\n" for i, (p, s) in enumerate(rows)
+    ),
+    "lines": lambda rows: "# one per line\n\n" + "".join(f"{p}\n" for p, _ in rows),
+    "lines with ratings": lambda rows: "".join(f"{p.replace('0', '.')} 7.2\n" for p, _ in rows),
+    "sources": lambda rows: "source,puzzle,solution,clues,guesses,se_rating\r\n" + "".join(
+        f"\"set, {i % 2}\",{p},{s},{81 - p.count('0')},0,\r\n" for i, (p, s) in enumerate(rows)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_file_formats_are_read(tmp_path, name, packed):
+    rows = rows_of(Sudoku(), 60)
+    path = tmp_path / ("puzzles.csv.gz" if packed else "puzzles.csv")
+    path.write_bytes(gzip.compress(FORMATS[name](rows).encode()) if packed else FORMATS[name](rows).encode())
+    read = read_puzzles(path, 9)
+    assert [(text(p), text(s)) for p, s in zip(read.puzzles, read.solutions, strict=True)] == rows
+    task = Sudoku(file=str(path), augment=False)
+    assert {text(puzzle) for puzzle in task.sample(0, "train", range(60)).inputs} <= {puzzle for puzzle, _ in rows}
+    if name == "sources":
+        task = Sudoku(file=str(path), source="set, 1", file_role="test", augment=False)
+        assert {text(puzzle) for puzzle in task.sample(0, "test", range(30)).inputs} == {
+            puzzle for puzzle, _ in rows[1::2]
+        }
+        with pytest.raises(InputError, match="'set, 2'; did you mean"):
+            Sudoku(file=str(path), source="set, 2").sample(0, "train", [0])
+
+
+def test_a_files_rows_are_split_without_overlap(tmp_path):
+    rows = rows_of(Sudoku(pool=0), 30) + [
+        (text(p), text(s))
+        for split in ("validation", "test")
+        for p, s, _ in zip(*Sudoku().sample(0, split, range(5)), strict=True)
+    ]
+    path = tmp_path / "puzzles.txt"
+    path.write_text(FORMATS["lines"](rows))
+    task = Sudoku(file=str(path), augment=False)
+    splits = {
+        split: {text(puzzle) for puzzle in task.sample(0, split, range(40)).inputs}
+        for split in ("train", "validation", "test")
+    }
+    assert [len(puzzles) for puzzles in splits.values()] == [30, 5, 5]
+    assert set.union(*splits.values()) == {puzzle for puzzle, _ in rows}
+
+
+GOOD = "puzzle,solution\n" + PUZZLE_4 + "," + SOLUTION_4 + "\n"
+BAD_FILES = {
+    "an empty file": (b"", "got none"),
+    "a header alone": (b"puzzle,solution\n", "got none"),
+    "no such column": (b"quizzes,solutions\n0,1\n", "row 1: expected a column 'puzzle'"),
+    "a short puzzle": (GOOD.encode() + b"123,1234\n", "row 3: expected 16 cells, got 3"),
+    "a strange digit": (
+        GOOD.encode() + b"0001102300003005," + SOLUTION_4.encode(),
+        "row 3: expected digits 0-4 or dots",
+    ),
+    "several solutions": (
+        b"puzzle\n0000000000003000\n",
+        "row 2: expected a puzzle with one solution, got one with several",
+    ),
+    "no solution": (b"puzzle\n1100000000003000\n", "row 2: expected a puzzle with one solution, got one with none"),
+    "a wrong solution": (GOOD.replace("2341", "2314").encode(), f"row 2: expected the solution {SOLUTION_4}, got 2314"),
+    "a wrong clue count": (
+        b"puzzle,clues\n" + PUZZLE_4.encode() + b",6\n",
+        "row 2: expected 5 in column 'clues', got '6'",
+    ),
+    "a row cut short": (GOOD.encode() + PUZZLE_4.encode() + b"\n", "row 3: expected 2 columns, got 1"),
+    "text in another encoding": (GOOD.encode() + b"\xff\xfe\n", "expected UTF-8 text"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files_are_refused_with_file_and_row(tmp_path, name):
+    content, said = BAD_FILES[name]
+    path = tmp_path / "puzzles.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        Sudoku(side=4, file=str(path)).sample(0, "train", [0])
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_and_missing_files_are_refused(tmp_path):
+    path = tmp_path / "puzzles.csv.gz"
+    path.write_bytes(gzip.compress(GOOD.encode())[:-12])
+    with pytest.raises(InputError, match=r"puzzles.csv.gz: expected a whole gzip file"):
+        read_puzzles(path, 4)
+    path.write_text(GOOD)
+    with pytest.raises(InputError, match=r"puzzles.csv.gz: expected a gzip file"):
+        read_puzzles(path, 4)
+    with pytest.raises(InputError, match=r"cannot read .*nothing.csv"):
+        Sudoku(file=str(tmp_path / "nothing.csv")).sample(0, "train", [0])
+
+
+# ------------------------------------------------------------------ reading, scoring, knobs
+
+
+def test_the_papers_puzzle_is_read_in_lines_and_with_dots():
+    task = Sudoku()
+    lines = "\n".join(PUZZLE[i : i + 9] for i in range(0, 81, 9)).replace("0", ".")
+    assert task.render(task.parse(lines)) == PUZZLE
+    (solution,) = all_solutions(PUZZLE)
+    task.verify({"puzzle": PUZZLE, "solution": solution})
+    with pytest.raises(InputError, match="expected the solution"):
+        task.verify({"puzzle": PUZZLE, "solution": solution[::-1]})
+
+
+@pytest.mark.parametrize(
+    ("board", "said"),
+    [
+        (PUZZLE[:-1], "expected 81 cells, got 80"),
+        (PUZZLE[:-1] + "x", "'x'"),
+        ("0" * 81, "several"),
+        ("11" + "0" * 79, "none"),
+    ],
+)
+def test_what_is_no_puzzle_cannot_be_parsed(board, said):
+    with pytest.raises(InputError, match=said):
+        Sudoku().parse(board)
+
+
+def test_board_and_cell_accuracy():
+    task = Sudoku(side=4)
+    batch = task.sample(0, "test", range(3))
+    prediction = batch.targets.copy()
+    wrong = np.flatnonzero(batch.mask[1])[:2]
+    prediction[1, wrong] = 0
+    prediction[2, ~batch.mask[2]] = 0  # clues do not count
+    scores = task.score(prediction, batch)
+    assert scores["accuracy"].tolist() == [1, 0, 1]
+    assert scores["cell_accuracy"] == pytest.approx([1, 1 - 2 / batch.mask[1].sum(), 1])
+    everywhere = Sudoku(side=4, counts="all")
+    assert everywhere.score(prediction, everywhere.sample(0, "test", range(3)))["accuracy"].tolist() == [1, 0, 0]
+
+
+def test_coordinates_are_cell_row_column_and_box():
+    cell, row, column, box = Sudoku().spec.coordinates
+    assert cell == tuple(range(81))
+    assert (row[40], column[40], box[40]) == (4, 4, 4)
+    assert (row[35], column[35], box[35]) == (3, 8, 5)
+    assert all(sorted(ids) == sorted(list(range(9)) * 9) for ids in (row, column, box))
+    assert len(set(zip(row, column, strict=True))) == 81
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"side": 6}, {"clues": 21}, {"clues": 81}, {"pool": -1}, {"side": 4, "pool": 5}, {"source": "x"},
+              {"clues": 30, "difficulty": "hard"}, {"difficulty": "cruel"}]
+)  # fmt: skip
+def test_impossible_knobs_are_refused(knobs):
+    with pytest.raises(InputError):
+        Sudoku(**knobs)
+
+
+def test_puzzles_that_do_not_exist_are_an_error_and_no_endless_loop():
+    with pytest.raises(InputError, match="too few"):
+        Sudoku(side=4, difficulty="hard").sample(0, "train", [0])

@@ -1,0 +1,150 @@
+import hashlib
+import json
+import resource
+
+import pytest
+
+from looped import data
+from looped.errors import InputError
+from looped.tasks import Countdown, DecisionTree, EditDistance
+
+TASK = Countdown(count=3, max_input=20, max_target=40)
+
+
+@pytest.fixture
+def built(tmp_path):
+    path = tmp_path / "set.jsonl"
+    data.build(TASK, path, 40)
+    return path
+
+
+def change(path, line, **fields):
+    lines = path.read_text().splitlines()
+    lines[line - 1] = json.dumps(json.loads(lines[line - 1]) | fields)
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_sample_speaks_the_tasks_own_language():
+    pair = data.sample(EditDistance(length=6), size=3)[2]
+    assert set(pair) == {"first", "second", "answer"}
+    assert len(pair["first"]) == 6
+    numbers = data.sample(Countdown(), size=1)[0]
+    assert set(numbers) == {"numbers", "target", "solution"}
+    tree = data.sample(DecisionTree(points=4, dims=2, depth=1), size=1)[0]
+    assert [len(tree[name]) for name in ("x", "y", "coordinates", "leaves")] == [4, 4, 1, 2]
+    json.dumps([pair, numbers, tree])
+    assert data.sample(TASK, size=2) == data.sample(TASK, size=5)[:2]
+    assert data.sample(TASK, size=2, seed=1) != data.sample(TASK, size=2)
+
+
+def test_a_built_file_holds_the_samples_and_passes_the_check(tmp_path):
+    path, steps = tmp_path / "set.jsonl", []
+    result = data.build(
+        TASK, path, 1200, seed=3, split="test", progress=lambda done, total: steps.append((done, total))
+    )
+    header, *rows = map(json.loads, path.read_text().splitlines())
+    assert header["task"]["name"] == "countdown"
+    assert header["task"]["max_input"] == 20
+    assert (header["seed"], header["split"], header["size"]) == (3, "test", 1200)
+    assert rows == data.sample(TASK, size=1200, seed=3, split="test")
+    assert result["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert steps[-1] == (1200, 1200)
+    assert steps == sorted(steps)
+    assert len(steps) > 1
+    assert data.check(path) == {"path": str(path), "task": "countdown", "examples": 1200}
+    trees = tmp_path / "trees.jsonl"
+    data.build(DecisionTree(points=7, dims=3), trees, 30)
+    assert data.check(trees)["examples"] == 30
+
+
+@pytest.mark.parametrize(
+    ("line", "fields", "complaint"),
+    [
+        (7, {"solution": "1 + 1 = 2, 2 + 2 = 5"}, r"set.jsonl, line 7: .*not at hand"),
+        (8, {"target": 41}, r"line 8: .*ends at"),
+        (5, {"solution": 7}, r"line 5: expected an example of countdown"),
+        (6, {"numbers": [1, 2, 3] * 9}, r"line 6: "),
+        (9, {"numbers": 5}, r"line 9: expected an example of countdown"),
+        (1, {"task": {"name": "countdwn"}}, r"line 1: unknown task 'countdwn'; did you mean 'countdown'"),
+        (1, {"task": {"name": "countdown", "cuont": 3}}, r"line 1: unknown field 'task.cuont'"),
+        (1, {"size": 41}, r"cut short: expected 41 examples.* got 40"),
+        (1, {"size": 39}, r"line 41: expected 39 examples"),
+        (1, {"size": "many"}, r"line 1: expected an object with the fields task and size"),
+    ],
+)
+def test_check_names_the_line_that_is_wrong(built, line, fields, complaint):
+    change(built, line, **fields)
+    with pytest.raises(InputError, match=complaint) as caught:
+        data.check(built)
+    assert "\n" not in str(caught.value)
+
+
+def test_check_of_what_is_no_data_set(tmp_path, built):
+    for content, complaint in (
+        (b"", "is empty"),
+        (b"\xff\xfe\n", "line 1: expected a JSON object"),
+        (b"[1, 2]\n", "line 1: expected a JSON object"),
+        (built.read_bytes()[:-20], "line 41: expected a JSON object"),
+    ):
+        path = tmp_path / "wrong.jsonl"
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=complaint):
+            data.check(path)
+    with pytest.raises(InputError, match=r"could not read .*No such file"):
+        data.check(tmp_path / "absent.jsonl")
+
+
+def test_an_interrupted_build_leaves_the_old_file(tmp_path, built):
+    before = built.read_bytes()
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        data.build(TASK, built, 2000, seed=9, progress=interrupt)
+    assert built.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [built.name]
+
+
+def test_a_disk_without_room_leaves_the_old_file(tmp_path, built):
+    before = built.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(InputError, match=r"cannot write .*set.jsonl"):
+            data.build(TASK, built, 5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert built.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [built.name]
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot write"):
+        data.build(TASK, tmp_path / "file" / "set.jsonl", 10)
+    with pytest.raises(InputError, match="got the folder"):
+        data.build(TASK, tmp_path, 10)
+    with pytest.raises(InputError, match="at least 1, got 0"):
+        data.build(TASK, tmp_path / "set.jsonl", 0)
+
+
+def test_stats_count_what_the_examples_say():
+    task = EditDistance(length=8)
+    found = data.stats(task, size=300)
+    examples = data.sample(task, size=300)
+    answers = [example["answer"] for example in examples]
+    assert found["classes"] == {str(answer): answers.count(answer) for answer in sorted(set(answers))}
+    assert found["baseline"]["accuracy"] == pytest.approx(max(found["classes"].values()) / 300)
+    assert found["counted_positions"] == 1
+    assert found["examples"] == 300
+    countdown = data.stats(Countdown(), size=100)
+    assert "classes" not in countdown
+    assert set(countdown["operators"]) == set("+-*/")
+    json.dumps([found, countdown])
+
+
+def test_a_hash_tells_data_sets_apart():
+    first = data.stats(TASK, size=50, split="test")["sha256"]
+    assert first == data.stats(TASK, size=50, split="test")["sha256"]
+    assert len({first, *(data.stats(TASK, size=50, split="test", seed=seed)["sha256"] for seed in (1, 2))}) == 3

@@ -1,0 +1,190 @@
+"""A run stopped anywhere, by SIGKILL too, and taken up again is the run that was never stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from looped.config import RunConfig
+from looped.errors import InputError
+from looped.training.checkpoint import Checkpoint, load_checkpoint, load_newest, save_checkpoint
+from looped.training.folder import RunFolder
+from looped.training.trainer import Trainer, run_weights, train
+from tests.training.conftest import tiny
+
+LONG = {
+    "num_steps": 60, "checkpoint_every": 3, "optimizer": "muon", "ema_decay": 0.9, "num_examples": 50,
+    "loop_schedule": "random", "loop_choices": (1, 3),
+}  # fmt: skip
+
+WORKER = """
+import json, sys
+import torch
+from looped.config import RunConfig
+from looped.training import train
+torch.set_num_threads(1)
+train(RunConfig.from_json(json.loads(sys.argv[1])), sys.argv[2], quiet=True)
+"""
+
+
+def start_worker(config: RunConfig, folder: Path) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", WORKER, json.dumps(config.to_json()), str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def all_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    checkpoint = RunFolder(folder).newest_checkpoint()
+    assert checkpoint is not None
+    return checkpoint.tensors
+
+
+def test_killed_and_resumed_equals_never_stopped(tmp_path):
+    config = tiny(train=LONG)
+    train(config, tmp_path / "whole", quiet=True)
+    killed = tmp_path / "killed"
+    for num_checkpoints in (1, 2):
+        process = start_worker(config, killed)
+        before = len(list(killed.glob("checkpoints/step-*")))
+        deadline = time.monotonic() + 60
+        while len(list(killed.glob("checkpoints/step-*"))) < min(2, before + num_checkpoints):
+            assert time.monotonic() < deadline, "no checkpoint appeared"
+            if process.poll() is not None:
+                break
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert start_worker(config, killed).wait() == 0
+    whole, resumed = all_tensors(tmp_path / "whole"), all_tensors(killed)
+    assert whole.keys() == resumed.keys()
+    for name, tensor in whole.items():
+        assert torch.equal(tensor, resumed[name]), name
+    steps = [json.loads(line)["step"] for line in (killed / "log.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps)
+    assert steps[-1] == 60
+
+
+def test_a_signal_stops_cleanly_with_a_checkpoint(tmp_path):
+    process = start_worker(tiny(train={**LONG, "num_steps": 100_000, "checkpoint_every": 100_000}), tmp_path / "run")
+    deadline = time.monotonic() + 60
+    log = tmp_path / "run" / "log.jsonl"
+    while not (log.exists() and log.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+    checkpoint = RunFolder(tmp_path / "run").newest_checkpoint()
+    assert checkpoint is not None
+    assert 0 < checkpoint.step < 100_000
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    first = train(tiny(), tmp_path / "run", quiet=True)
+    log = (tmp_path / "run" / "log.jsonl").read_bytes()
+    assert train(tiny(), tmp_path / "run", quiet=True) == first
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == log
+
+
+def test_a_folder_belongs_to_one_config(tmp_path):
+    train(tiny(), tmp_path / "run", quiet=True)
+    with pytest.raises(InputError, match=r"its train\.learning_rate is 0\.01, this one's is 0\.5"):
+        train(tiny(train={"learning_rate": 0.5}), tmp_path / "run", quiet=True)
+    # Time limits, logging and paths are no part of what a run is.
+    train(tiny(train={"max_minutes": 3, "log_every": 7, "eval_every": 2}), tmp_path / "run", quiet=True)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(InputError, match="is not a run"):
+        train(tiny(), tmp_path, quiet=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_two_trainers_do_not_share_a_folder(tmp_path):
+    trainer = Trainer(tiny(), tmp_path / "run", quiet=True)
+    trainer.folder.claim(tiny())
+    with trainer.folder.locked(), pytest.raises(InputError, match="another process"):
+        Trainer(tiny(), tmp_path / "run", quiet=True).fit()
+
+
+def test_max_minutes_keeps_the_schedule(tmp_path):
+    config = tiny(train={"max_minutes": 1e-9})
+    stopped = Trainer(config, tmp_path / "run", quiet=True)
+    assert not stopped.fit()["finished"]
+    train(tiny(), tmp_path / "run", quiet=True)
+    train(tiny(), tmp_path / "whole", quiet=True)
+    rates = [
+        [json.loads(line).get("rate") for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in ("run", "whole")
+    ]
+    assert rates[0] == rates[1]
+
+
+def test_init_from_takes_the_weights_that_count(tmp_path):
+    train(tiny(train={"ema_decay": 0.9}), tmp_path / "first", quiet=True)
+    first = run_weights(RunFolder(tmp_path / "first"))
+    second = Trainer(tiny(train={"init_from": str(tmp_path / "first")}), tmp_path / "second", quiet=True)
+    average = {name: value for name, value in all_tensors(tmp_path / "first").items() if name.startswith("average/")}
+    for name, parameter in second.model.named_parameters():
+        assert torch.equal(parameter, first[name])
+        assert torch.equal(parameter, average[f"average/{name}"])
+    with pytest.raises(InputError, match="another model|expected"):
+        Trainer(tiny(model={"dim": 32}, train={"init_from": str(tmp_path / "first")}), tmp_path / "third", quiet=True)
+    with pytest.raises(InputError, match="no run at"):
+        Trainer(tiny(train={"init_from": str(tmp_path / "nowhere")}), tmp_path / "fourth", quiet=True)
+
+
+def random_checkpoint(step: int) -> Checkpoint:
+    generator = torch.Generator().manual_seed(step)
+    tensors = {
+        "large": torch.randn(5_000_000, generator=generator),
+        "half": torch.randn(3, 7, generator=generator).bfloat16(),
+        "count": torch.tensor(4.0),
+        "empty": torch.zeros(0, 5),
+    }
+    return Checkpoint(step, tensors, {"seconds": 1.5})
+
+
+def test_checkpoints_come_back_as_they_were_in_small_shards(tmp_path):
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, random_checkpoint(step))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000002", "step-000000003"]
+    assert max(path.stat().st_size for path in tmp_path.glob("*/*.safetensors")) <= 15_000_000 + 1000
+    back = load_newest(tmp_path)
+    assert back is not None
+    assert back.step == 3
+    for name, tensor in random_checkpoint(3).tensors.items():
+        assert back.tensors[name].dtype == tensor.dtype
+        assert torch.equal(back.tensors[name], tensor)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+    for step in (1, 2):
+        save_checkpoint(tmp_path, random_checkpoint(step))
+    shard = tmp_path / "step-000000002" / "shard-000.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-5] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(InputError, match="damaged"):
+        load_checkpoint(tmp_path / "step-000000002")
+    back = load_newest(tmp_path)
+    assert back is not None
+    assert back.step == 1
+    (tmp_path / "step-000000001" / "state.json").write_text("{")
+    with pytest.raises(InputError, match="no checkpoint"):
+        load_newest(tmp_path)
+
+
+def test_a_half_written_checkpoint_is_not_one(tmp_path):
+    (tmp_path / ".step-000000009").mkdir()
+    (tmp_path / ".step-000000009" / "shard-000.safetensors").write_bytes(b"half")
+    assert load_newest(tmp_path) is None
+    save_checkpoint(tmp_path, random_checkpoint(9))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000009"]

@@ -1,0 +1,128 @@
+"""Configs: JSON there and back, identity, and every impossible value refused in words."""
+
+import json
+from dataclasses import fields, replace
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from looped.config import ModelConfig, RunConfig, TrainConfig
+from looped.errors import InputError
+from looped.recipes import RECIPES, recipe
+from looped.tasks import TASKS, EditDistance
+
+TASK = EditDistance(length=8)
+
+
+def some(config: type) -> st.SearchStrategy[dict[str, Any]]:
+    """Random values for the enumerations and the free numbers of a config."""
+    hints = get_type_hints(config)
+    choices = {name: st.sampled_from(get_args(hint)) for name, hint in hints.items() if get_origin(hint) is Literal}
+    return st.fixed_dictionaries({}, optional=choices)
+
+
+@given(model=some(ModelConfig), train=some(TrainConfig), seed=st.integers(0, 2**32 - 1), rate=st.floats(1e-6, 1.0))
+def test_json_there_and_back(model, train, seed, rate):
+    try:
+        config = RunConfig(TASK, ModelConfig(**model), TrainConfig(learning_rate=rate, **train), seed)
+    except InputError:
+        return  # an impossible combination: refused, which other tests look at
+    back = RunConfig.from_json(json.loads(json.dumps(config.to_json())))
+    assert back == config
+    assert back.key == config.key
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_gives_every_task_a_config(name, task):
+    config = recipe(name, task)
+    assert config.task.name == task
+    assert RunConfig.from_json(config.to_json()) == config
+
+
+def test_the_paper_recipe_is_the_paper():
+    """Appendix C: 50 epochs of 10^6 examples at batch 64, AdamW 0.9/0.999, decay 0.01, linear from 1e-4, 4 heads, 256."""
+    train, model = recipe("paper", "edit-distance").train, recipe("paper", "edit-distance").model
+    assert train.num_steps * train.batch_size == 50 * 10**6
+    assert train.num_examples == 10**6
+    assert (train.batch_size, train.optimizer, train.schedule) == (64, "adamw", "linear")
+    assert (train.beta1, train.beta2, train.weight_decay) == (0.9, 0.999, 0.01)
+    assert (train.learning_rate, train.final_rate, train.warmup_steps) == (1e-4, 0.0, 5)
+    assert (model.dim, model.num_heads, model.injection) == (256, 4, "add")
+
+
+def test_volatile_fields_are_no_part_of_the_identity():
+    config = RunConfig(TASK)
+    volatile = [each for each in fields(TrainConfig) if each.metadata.get("volatile")]
+    assert {each.name for each in volatile} >= {"max_minutes", "log_every", "track", "num_workers", "device"}
+    other = replace(config, train=replace(config.train, max_minutes=3.0, log_every=7, device="cpu", num_workers=3))
+    assert other.key == config.key
+    assert other.identity() == config.identity()
+    assert other.to_json() != config.to_json()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"task": EditDistance(length=9)},
+        {"model": ModelConfig(dim=128)},
+        {"train": TrainConfig(num_steps=9)},
+    ],
+)
+def test_defining_fields_change_the_key(change):
+    config = RunConfig(TASK)
+    other = replace(config, **change)
+    assert other.key != config.key
+    assert other.identity() != config.identity()
+
+
+def test_a_default_written_out_is_the_same_run():
+    assert RunConfig(TASK, ModelConfig(dim=256)).key == RunConfig(TASK).key
+
+
+IMPOSSIBLE = [
+    (lambda: ModelConfig(dim=10, num_heads=4), "num_heads must divide dim: expected a divisor of 10, got 4"),
+    (lambda: ModelConfig(block="modular"), "did you mean 'modulated'"),  # pyright: ignore[reportArgumentType]
+    (lambda: ModelConfig(dim=0), "dim must be positive, got 0"),
+    (lambda: ModelConfig(block="standard", num_loops=2), "expected num_loops 1, got 2"),
+    (lambda: ModelConfig(block="looped", conditioning="table"), "needs block 'modulated', got 'looped'"),
+    (lambda: ModelConfig(dim=12, num_heads=4, positions="rotary"), "even head size"),
+    (lambda: TrainConfig(batch_size=10, accumulation=3), "expected a divisor of 10, got 3"),
+    (lambda: TrainConfig(ema_decay=1.0), r"ema_decay must be in \[0, 1\), got 1.0"),
+    (lambda: TrainConfig(loop_choices=(1, 2)), "go with loop_schedule"),
+    (lambda: TrainConfig(loop_schedule="random"), "go with loop_schedule"),
+    (lambda: TrainConfig(loop_schedule="random", loop_choices=tuple(range(1, 10))), "at most 8"),
+    (lambda: TrainConfig(supervised_loops=3), "needs supervision"),
+    (lambda: RunConfig(TASK, ModelConfig(num_loops=2), TrainConfig(loop_schedule="random", loop_choices=(4,))), "num_loops = 2"),
+    (lambda: RunConfig(TASK, train=TrainConfig(size_schedule="random", size_choices=(9,))), "size = 8"),
+    (lambda: RunConfig(TASK, seed=-1), "seed must be in"),
+    (lambda: EditDistance(length=0), "length must be in"),
+    (lambda: EditDistance(alphabet=3), "max_letters"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "message"), IMPOSSIBLE, ids=[message for _, message in IMPOSSIBLE])
+def test_impossible_configs_are_refused_in_one_line(make, message):
+    with pytest.raises(InputError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"modle": {}}, "did you mean 'model'"),
+        ({"model": {"dmi": 3}}, "did you mean 'model.dim'"),
+        ({"model": {"dim": "wide"}}, "model.dim must be int, got 'wide'"),
+        ({"train": {"loop_choices": [1, "x"]}}, "train.loop_choices must be int"),
+        ({"task": {"name": "edit-distances"}}, "did you mean 'edit-distance'"),
+        ({"task": 3}, "field 'task'"),
+        ({"model": {"block": "modular"}}, "did you mean 'modulated'"),
+    ],
+)
+def test_foreign_json_is_refused_by_the_field(change, message):
+    with pytest.raises(InputError, match=message):
+        RunConfig.from_json({"task": {"name": "edit-distance"}, **change})

@@ -1,0 +1,99 @@
+"""Schedules and the order of examples as pure functions of the step."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from looped.config import ModelConfig, RunConfig, TrainConfig
+from looped.tasks import EditDistance
+from looped.training.data import batch_at, batches, indices_at
+from looped.training.schedules import loops_at, rate_at, size_at
+
+TASK = EditDistance(length=8)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "expected"),
+    [
+        ("linear", 0, 0.1),
+        ("linear", 9, 1.0),
+        ("linear", 10, 1.0),
+        ("linear", 60, 0.5),
+        ("linear", 109, 0.01),
+        ("cosine", 10, 1.0),
+        ("cosine", 60, 0.5),
+        ("cosine", 35, math.cos(math.pi / 8) ** 2),
+        ("stable", 10, 1.0),
+        ("stable", 85, 1.0),
+        ("stable", 97, 0.52),
+        ("stable", 109, 0.04),
+    ],
+)
+def test_rates_at_known_places(schedule, step, expected):
+    """10 steps of warm-up, 100 of the schedule, the stable one decaying in its last quarter."""
+    config = TrainConfig(schedule=schedule, num_steps=110, warmup_steps=10, decay_share=0.25)
+    assert rate_at(step, config) == pytest.approx(expected)
+
+
+def test_the_final_rate_is_a_floor():
+    config = TrainConfig(schedule="cosine", num_steps=1000, warmup_steps=0, final_rate=0.3)
+    rates = [rate_at(step, config) for step in range(1000)]
+    assert rates == sorted(rates, reverse=True)
+    assert 0.3 <= rates[-1] < 0.301
+
+
+def run_config(**train) -> RunConfig:
+    return RunConfig(TASK, ModelConfig(num_loops=8), TrainConfig(num_steps=80, **train), seed=5)
+
+
+def test_growing_schedules_walk_through_their_choices():
+    config = run_config(loop_schedule="growing", loop_choices=(1, 2, 4, 8), curriculum_steps=40)
+    loops = [loops_at(step, config) for step in range(80)]
+    assert loops == [1] * 10 + [2] * 10 + [4] * 10 + [8] * 50
+    default = run_config(size_schedule="growing", size_choices=(4, 8))
+    assert [size_at(step, default) for step in range(80)] == [4] * 20 + [8] * 60
+
+
+def test_random_schedules_use_all_choices_about_equally():
+    config = run_config(loop_schedule="random", loop_choices=(2, 4, 8))
+    counts = Counter(loops_at(step, config) for step in range(3000))
+    assert set(counts) == {2, 4, 8}
+    # A fair draw of a third stays within five standard deviations.
+    assert all(abs(count - 1000) < 5 * math.sqrt(3000 * 2 / 9) for count in counts.values())
+    assert [loops_at(step, config) for step in range(20)] == [loops_at(step, config) for step in range(20)]
+
+
+@given(
+    num_examples=st.integers(1, 40), batch_size=st.integers(1, 50), epochs=st.integers(1, 3), seed=st.integers(0, 99)
+)
+def test_a_fixed_set_is_seen_once_per_epoch(num_examples, batch_size, epochs, seed):
+    steps = math.ceil(num_examples * epochs / batch_size)
+    seen = np.concatenate([indices_at(step, batch_size, num_examples, seed) for step in range(steps)])
+    for epoch in range(epochs):
+        part = seen[epoch * num_examples : (epoch + 1) * num_examples]
+        assert sorted(part) == list(range(num_examples))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    orders = [tuple(indices_at(step, 100, 100, seed)) for step in (0, 1) for seed in (0, 1)]
+    assert len(set(orders)) == 4
+
+
+def test_the_stream_never_repeats():
+    seen = np.concatenate([indices_at(step, 7, None, 0) for step in range(5)])
+    assert list(seen) == list(range(35))
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_batches_come_in_order_whatever_the_workers(num_workers):
+    config = run_config(num_workers=num_workers, batch_size=4, size_schedule="growing", size_choices=(4, 8))
+    steps = []
+    for step, batch in batches(70, config):
+        steps.append(step)
+        alone = batch_at(step, config)
+        assert all(np.array_equal(a, b) for a, b in zip(batch, alone, strict=True))
+    assert steps == list(range(70, 80))
