@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from looped.errors import InputError, require, unknown
+from looped.errors import InputError, check_fields, require, unknown
 from looped.tasks import Task, task_class
 
 MAX_CHOICES = 8
@@ -18,13 +18,6 @@ MAX_CHOICES = 8
 def _volatile(default: Any) -> Any:
     """A field that says how a run is carried out, not what it computes: it is no part of the run's identity."""
     return field(default=default, metadata={"volatile": True})
-
-
-def _check_choices(config: Any) -> None:
-    """A dataclass does not check its `Literal` fields; a typo in Python must fail as it does on the command line."""
-    for name, annotation in get_type_hints(type(config)).items():
-        if get_origin(annotation) is Literal and getattr(config, name) not in get_args(annotation):
-            raise unknown(f"value of {name}:", getattr(config, name), map(str, get_args(annotation)))
 
 
 def _require_positive(config: Any, *names: str) -> None:
@@ -69,7 +62,7 @@ class ModelConfig:
     """of the products; weights and the state stay in float32 under bfloat16"""
 
     def __post_init__(self) -> None:
-        _check_choices(self)
+        check_fields(self)
         _require_positive(self, "dim", "num_heads", "num_layers", "num_loops", "ff_dim")
         require(
             self.dim % self.num_heads == 0,
@@ -183,7 +176,7 @@ class TrainConfig:
     """also send the log to TensorBoard (in the run's folder) or Weights & Biases"""
 
     def __post_init__(self) -> None:
-        _check_choices(self)
+        check_fields(self)
         _require_positive(
             self, "num_steps", "batch_size", "num_examples", "accumulation", "learning_rate", "muon_learning_rate",
             "clip_norm", "supervised_loops", "backprop_loops", "curriculum_steps", "eval_every", "eval_size",

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
 class InputError(ValueError):
@@ -20,3 +21,13 @@ def unknown(what: str, came: object, known: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(str(came), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return InputError(f"unknown {what} {came!r}{hint} (expected one of {', '.join(names)})")
+
+
+def check_fields(config: Any) -> None:
+    """Dataclasses do not check their fields: a typo in Python must fail as it does on the command line."""
+    for name, annotation in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if get_origin(annotation) is Literal and value not in get_args(annotation):
+            raise unknown(f"value of {name}:", value, map(str, get_args(annotation)))
+        if annotation is int and type(value) is not int:
+            raise InputError(f"{name} must be a whole number, got {value!r}")

@@ -18,10 +18,46 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "paper": {
         _ALL: {
             "model": {"dim": 256, "num_heads": 4, "injection": "add"},
-            "train": {"optimizer": "adamw", "learning_rate": 1e-4, "weight_decay": 0.01, "warmup_steps": 5},
+            "train": {
+                "optimizer": "adamw",
+                "learning_rate": 1e-4,
+                "weight_decay": 0.01,
+                "schedule": "linear",
+                "warmup_steps": 5,
+                "batch_size": 64,
+            },
         },
-        # 10^6 examples, 50 epochs, batch 64.
-        "edit-distance": {"train": {"num_examples": 1_000_000, "num_steps": 781_250}},
+        # 50 epochs of 10^6, 3 * 10^6 and 5 * 10^6 examples.
+        "edit-distance": {"train": {"num_examples": 1_000_000, "num_steps": 50 * 1_000_000 // 64}},
+        "lcs": {"train": {"num_examples": 1_000_000, "num_steps": 50 * 1_000_000 // 64}},
+        "sudoku": {
+            "train": {"num_examples": 3_000_000, "num_steps": 50 * 3_000_000 // 64, "supervision": "mean"},
+        },
+        "countdown": {"train": {"num_examples": 5_000_000, "num_steps": 50 * 5_000_000 // 64}},
+        # Points 26 to 101 by 5, and dimensions 5 to 20 with them, every 5000 steps.
+        "decision-tree": {
+            "train": {
+                "num_steps": 200_000,
+                "supervision": "mean",
+                "size_schedule": "growing",
+                "size_choices": tuple(range(26, 102, 5)),
+                "curriculum_steps": 80_000,
+            },
+        },
+        # Width and heads of the looped models; the standard one has 6 layers, 8 heads and a width of 512.
+        "language": {
+            "model": {"dim": 768, "num_heads": 12},
+            "train": {
+                "num_steps": 100_000,
+                "batch_size": 48,
+                "learning_rate": 2e-4,
+                "final_rate": 0.3,
+                "schedule": "cosine",
+                "warmup_steps": 2000,
+                "beta2": 0.95,
+                "weight_decay": 1e-4,
+            },
+        },
     },
     "fast": {
         _ALL: {
@@ -34,6 +70,12 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "batch_size": 512,
             },
         },
+        "sudoku": {
+            "model": {"positions": "coordinates"},
+            "train": {"supervision": "mean", "beta2": 0.99, "muon_weight_decay": 0.1},
+        },
+        "decision-tree": {"train": {"supervision": "mean", "batch_size": 256}},
+        "language": {"model": {"dim": 768, "num_heads": 12}, "train": {"batch_size": 48, "beta2": 0.95}},
     },
     "laptop": {
         _ALL: {
@@ -48,6 +90,15 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
             },
         },
         "edit-distance": {"task": {"length": 6, "alphabet": 3, "max_letters": 3}},
+        "lcs": {"task": {"length": 8, "alphabet": 3, "max_letters": 3}},
+        "sudoku": {
+            "task": {"side": 4},
+            "model": {"positions": "coordinates"},
+            "train": {"supervision": "mean"},
+        },
+        "countdown": {"task": {"count": 2, "max_input": 30, "max_target": 30}},
+        "decision-tree": {"task": {"points": 21, "dims": 4, "depth": 2}, "train": {"supervision": "mean"}},
+        "language": {"task": {"seq_len": 64}, "train": {"batch_size": 16}},
     },
 }
 

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-# The paper's RMS has no such term; it keeps an all-zero token finite and is below the noise of float32 otherwise.
-RMS_EPSILON = 1e-8
+# The paper's RMS has no such term; it keeps an all-zero token finite. A fresh embedding's mean square is about 1e-3, so
+# the term is below the noise of float32.
+RMS_EPSILON = 1e-12
 
 Activation = Literal["gelu", "relu", "silu"]
 _ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu}

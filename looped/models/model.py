@@ -36,10 +36,11 @@ class LoopModel(nn.Module):
         self.gain = nn.Parameter(torch.ones(config.dim)) if config.norm == "rms" else None
         shared = spec.shared_vocabulary
         self.head = None if shared else nn.Parameter(linear_weight(spec.output_size, config.dim, generator))
-        self.to(self.stack.master_dtype)
+        self.to(self.stack.dtype)
 
     def embed(self, inputs: Shaped[Tensor, "batch seq *size"]) -> Float[Tensor, "batch seq dim"]:
         """Tokens or vectors, and their positions, as the state's start."""
+        self._check_inputs(inputs)
         seq_len = inputs.shape[1]
         require(
             self.config.positions not in ("learned", "coordinates") or seq_len <= self.spec.seq_len,
@@ -107,6 +108,17 @@ class LoopModel(nn.Module):
         head = num_reads * 2 * seq_len * self.config.dim * self.spec.output_size
         embed = 2 * seq_len * self.config.dim * self.spec.input_size if self.spec.kind == "vectors" else 0
         return self.stack.flops(seq_len, num_loops) + head + embed
+
+    def _check_inputs(self, inputs: Tensor) -> None:
+        size, shape = self.spec.input_size, tuple(inputs.shape)
+        if self.spec.kind == "vectors":
+            require(len(shape) == 3 and shape[2] == size, f"expected inputs (batch, seq, {size}), got {shape}")
+            return
+        require(len(shape) == 2, f"expected token ids (batch, seq), got the shape {shape}")
+        require(not inputs.is_floating_point(), f"expected whole numbers as token ids, got {inputs.dtype}")
+        if inputs.device.type == "cpu":  # elsewhere a look at the values would wait for the device
+            low, high = int(inputs.min()), int(inputs.max())
+            require(low >= 0 and high < size, f"expected token ids in 0..{size - 1}, got {low if low < 0 else high}")
 
     def _checked_loops(self, num_loops: int | None) -> int:
         num_loops = self.config.num_loops if num_loops is None else num_loops

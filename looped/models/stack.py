@@ -27,10 +27,6 @@ from looped.models.conditioning import (
 )
 from looped.models.init import linear_weight
 
-# Of the products, and of weights, tables and state.
-COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
-MASTER_DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
-
 
 class LayerWeights(NamedTuple):
     """A layer's matrices in the precision of the products."""
@@ -94,8 +90,6 @@ class LoopStack(nn.Module):
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         self.config = config
         self.causal = causal if config.attention == "task" else config.attention == "causal"
-        self.compute_dtype = COMPUTE_DTYPES[config.precision]
-        self.master_dtype = MASTER_DTYPES[config.precision]
         conditioning = config.resolved_conditioning
         self.layers = nn.ModuleList(Layer(config, generator) for _ in range(config.num_layers))
         self.conditioner = build_conditioner(conditioning, config.dim, config.num_layers, config.num_loops, generator)
@@ -105,7 +99,17 @@ class LoopStack(nn.Module):
         self.w_inject = nn.Parameter(both) if config.injection == "concat" else None
         self.add_attention = kernels.add_attention
         self.add_feed_forward = kernels.add_feed_forward
-        self.to(self.master_dtype)
+        self.to(torch.float64 if config.precision == "float64" else torch.float32)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, the modulation table and the state."""
+        return next(self.parameters()).dtype
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """Of the products."""
+        return torch.bfloat16 if self.config.precision == "bfloat16" else self.dtype
 
     def iterate(
         self,
@@ -115,6 +119,10 @@ class LoopStack(nn.Module):
     ) -> Iterator[Float[Tensor, "batch seq dim"]]:
         """Yield the state after every loop. With `backprop_loops`, only that many last loops get a gradient."""
         num_loops = self.config.num_loops if num_loops is None else num_loops
+        require(num_loops >= 1, f"num_loops must be at least 1, got {num_loops}")
+        require(
+            backprop_loops is None or backprop_loops >= 1, f"backprop_loops must be at least 1, got {backprop_loops}"
+        )
         first_with_grad = 0 if backprop_loops is None else num_loops - backprop_loops
         prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device)
         state = embeddings if self.config.injection == "none" else torch.zeros_like(embeddings)
@@ -126,7 +134,7 @@ class LoopStack(nn.Module):
 
     def prepare(self, num_loops: int, seq_len: int, device: torch.device) -> Prepared:
         """Cast the weights and make the modulation table, once for all loops."""
-        times = loop_times(num_loops, self.config.num_loops, self.config.beyond, device=device, dtype=self.master_dtype)
+        times = loop_times(num_loops, self.config.num_loops, self.config.beyond, device=device, dtype=self.dtype)
         require(
             not isinstance(self.conditioner, FreeTable)
             or num_loops <= self.config.num_loops
@@ -191,6 +199,6 @@ class LoopStack(nn.Module):
 
     def _rotation(self, seq_len: int, device: torch.device) -> Rotation:
         half = self.config.dim // self.config.num_heads // 2
-        frequencies = 10000.0 ** (-torch.arange(half, dtype=self.master_dtype, device=device) / half)
-        angles = torch.arange(seq_len, dtype=self.master_dtype, device=device)[:, None] * frequencies
+        frequencies = 10000.0 ** (-torch.arange(half, dtype=self.dtype, device=device) / half)
+        angles = torch.arange(seq_len, dtype=self.dtype, device=device)[:, None] * frequencies
         return Rotation(angles.cos(), angles.sin())

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from looped.errors import InputError
+from looped.errors import InputError, check_fields, require
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -49,6 +49,17 @@ class Spec:
     coordinates: tuple[tuple[int, ...], ...] = ()
     """further ids of each position, such as the row, the column and the box of a Sudoku cell"""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(
+            not self.shared_vocabulary or (self.kind == "tokens" and self.input_size == self.output_size),
+            f"a shared vocabulary needs as many output as input tokens, got {self.input_size} and {self.output_size}",
+        )
+        require(
+            all(len(ids) == self.seq_len for ids in self.coordinates),
+            f"coordinates must have one id for each of {self.seq_len} positions, got {[*map(len, self.coordinates)]}",
+        )
+
 
 @dataclass(frozen=True)
 class Task(ABC):
@@ -58,6 +69,9 @@ class Task(ABC):
     metric: ClassVar[str] = "accuracy"
     """the key of `score` that tables show"""
     higher_is_better: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     @abstractmethod
@@ -69,9 +83,7 @@ class Task(ABC):
         """How large an example is, in the task's own measure (a string's length, the points of a prompt)."""
 
     @abstractmethod
-    def sample(
-        self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None
-    ) -> Batch:
+    def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
         """Examples number `indices` of a split: the same ones whatever else is in the batch.
 
         A `size` below the task's own gives smaller examples in the same tokens and classes: a stage of a curriculum.
@@ -96,6 +108,10 @@ class Task(ABC):
     @abstractmethod
     def answer(self, outputs: np.ndarray) -> str:
         """One example's answer (targets or a prediction) as text."""
+
+    def held_out_size(self, split: Split) -> int:
+        """Examples that a test of this task has, unless another number is asked for."""
+        return 1000
 
     def counted(self, inputs: np.ndarray) -> np.ndarray:
         """(seq,) booleans: where one example's answer is read (default: everywhere)."""

@@ -52,12 +52,9 @@ class Countdown(Task):
     """largest result of a step; examples that need a larger one are drawn again (default: no limit)"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(2 <= self.count <= MAX_COUNT, f"task.count must be in 2..{MAX_COUNT}, got {self.count}")
         require(2 <= self.max_input <= 999, f"task.max_input must be in 2..999, got {self.max_input}")
-        require(
-            self.test_targets in ("held-out", "training"),
-            f"task.test_targets must be held-out or training, got {self.test_targets!r}",
-        )
         require(
             2 <= self.min_target <= self.max_target <= 999,
             f"expected 2 <= task.min_target <= task.max_target <= 999, got {self.min_target}, {self.max_target}",

@@ -35,12 +35,9 @@ class DecisionTree(Task):
     """what smaller prompts of a curriculum have fewer of; the public code's trees keep all dimensions"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(1 <= self.points <= 4096, f"task.points must be in 1..4096, got {self.points}")
         require(1 <= self.dims <= 4096, f"task.dims must be in 1..4096, got {self.dims}")
-        require(
-            self.shrink in ("points-and-dims", "points"),
-            f"task.shrink must be points-and-dims or points, got {self.shrink!r}",
-        )
         require(1 <= self.depth <= 12, f"task.depth must be in 1..12, got {self.depth}")
 
     @property

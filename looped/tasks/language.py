@@ -28,6 +28,8 @@ class Language(Task):
     """Next token of English text."""
 
     name: ClassVar[str] = "language"
+    metric: ClassVar[str] = "perplexity"
+    higher_is_better: ClassVar[bool] = False
 
     text: str = "wikitext"
     """file, folder, name under LOOPED_DATA, or hf:NAME:CONFIG of a Hugging Face data set"""
@@ -43,20 +45,13 @@ class Language(Task):
     """share of the text's tokens that are replaced by random ones, always the same (the paper: 0.1)"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(1 <= self.seq_len <= 1 << 20, f"task.seq_len must be in 1..{1 << 20}, got {self.seq_len}")
         require(
             self.stride is None or 1 <= self.stride <= self.seq_len,
             f"task.stride must be in 1..{self.seq_len} (seq_len), got {self.stride}",
         )
         require(0 <= self.perturbed <= 1, f"task.perturbed must be in 0..1, got {self.perturbed}")
-        require(
-            self.end_of_text in ("article", "line"),
-            f"task.end_of_text must be article or line, got {self.end_of_text!r}",
-        )
-        require(
-            self.evaluation in ("whole", "random"),
-            f"task.evaluation must be whole or random, got {self.evaluation!r}",
-        )
 
     @property
     def size(self) -> int:
@@ -76,6 +71,10 @@ class Language(Task):
         """Windows that cover a split: its examples 0 to num_windows - 1 count every token but the first once."""
         size, stride = self._size_and_stride(size)
         return 1 + math.ceil(self._last_place(self.tokens(split), split, size) / stride)
+
+    def held_out_size(self, split: Split) -> int:
+        """The whole split, or the 200 windows of the public code."""
+        return self.num_windows(split) if self.evaluation == "whole" else 200
 
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
         number = split_number(split)
@@ -100,6 +99,12 @@ class Language(Task):
         """The share of the counted tokens that are predicted."""
         right = (prediction == batch.targets) & batch.mask
         return {"accuracy": right.sum(axis=1) / batch.mask.sum(axis=1)}
+
+    def baseline(self, batch: Batch) -> float:
+        """The perplexity of always predicting the tokens by how frequent they are in this very batch."""
+        _, counts = np.unique(batch.targets[batch.mask], return_counts=True)
+        shares = counts / counts.sum()
+        return float(np.exp(-np.sum(shares * np.log(shares))))
 
     def render(self, inputs: np.ndarray) -> str:
         """The text; or, where it would be read back as other tokens, their numbers like `#15496 #995`."""

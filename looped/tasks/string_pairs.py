@@ -15,6 +15,8 @@ UNIFORM, OWN_LETTERS, EDITED = 0, 1, 2
 # The second string of an EDITED pair may be this much shorter or longer than the first.
 SHORTER, LONGER = 3, 2
 RANDOM_SHARE = 0.4
+POP, REPLACE, INSERT = 0, 1, 2
+LENGTHENS = (-1, 0, 1)
 MAX_TRIES = 100_000
 
 _BITS_PER_LETTER = 5
@@ -28,7 +30,8 @@ def draw_pairs(
 ):  # fmt: skip
     """Draw each pair again, from its own stream, until its content falls into the split's buckets."""
     letters = np.empty(alphabet, dtype=np.int8)
-    copy = np.empty(2 * longest + 1, dtype=np.int8)
+    actions = np.empty(longest, dtype=np.int64)
+    copy = np.empty(2 * longest, dtype=np.int8)
     for row in range(len(indices)):
         state = draws.start(seed, split, indices[row])
         bucket = np.int64(-1)
@@ -42,7 +45,7 @@ def draw_pairs(
             lengths[row, 0] = shortest + extra
             if kind == EDITED:
                 state, lengths[row, 1] = _draw_edited(
-                    state, first, second, shortest + extra, letters, copy, min_letters, max_letters,
+                    state, first, second, shortest + extra, letters, actions, copy, min_letters, max_letters,
                     uniform_edits, redraw_pair,
                 )  # fmt: skip
             else:
@@ -59,7 +62,7 @@ def draw_pairs(
 
 @njit(cache=True, nogil=True)
 def _draw_edited(
-    state, first, second, length, letters, copy, min_letters, max_letters, uniform_edits, redraw_pair
+    state, first, second, length, letters, actions, copy, min_letters, max_letters, uniform_edits, redraw_pair
 ):  # fmt: skip
     """Algorithm 1: a random second string, or a copy of the first one after random edits."""
     low, high = max(1, length - SHORTER), length + LONGER
@@ -72,15 +75,16 @@ def _draw_edited(
             state = _fill(state, second, low + extra, letters, num_letters)
             return state, low + extra
         while True:
-            copy[:length] = first[:length]
             num_edits = length
             if uniform_edits:
                 state, extra = draws.below(state, length)
                 num_edits = 1 + extra
-            state, copied = _corrupt(state, copy, length, num_edits, letters, num_letters)
-            if low <= copied <= high:
-                second[:copied] = copy[:copied]
-                return state, copied
+            state, edited = _draw_actions(state, actions, num_edits, length)
+            if low <= edited <= high:
+                copy[:length] = first[:length]
+                state = _edit(state, copy, length, actions, num_edits, letters, num_letters)
+                second[:edited] = copy[:edited]
+                return state, edited
             if redraw_pair:
                 break
 
@@ -108,24 +112,33 @@ def _fill(state, string, length, letters, num_letters):
 
 
 @njit(cache=True, nogil=True)
-def _corrupt(state, copy, length, num_edits, letters, num_letters):
-    """Random pops, substitutions and insertions in place; an empty string can only be inserted into."""
-    for _ in range(num_edits):
+def _draw_actions(state, actions, num_edits, length):
+    """Choose what to do, and foretell the length that comes of it: most copies are rejected for that alone."""
+    for k in range(num_edits):
+        state, actions[k] = draws.below(state, 3)
+        if length == 0:
+            actions[k] = INSERT  # nothing else can be done to an empty string
+        length += LENGTHENS[actions[k]]
+    return state, length
+
+
+@njit(cache=True, nogil=True)
+def _edit(state, string, length, actions, num_edits, letters, num_letters):
+    """Pop, replace and insert at random places, in place."""
+    for k in range(num_edits):
         state, place = draws.below(state, max(length, 1))
         state, which = draws.below(state, num_letters)
-        state, action = draws.below(state, 3)
-        if length == 0 or action == 2:
+        if actions[k] == INSERT:
             for i in range(length, place, -1):
-                copy[i] = copy[i - 1]
-            copy[place] = letters[which]
-            length += 1
-        elif action == 1:
-            copy[place] = letters[which]
+                string[i] = string[i - 1]
+            string[place] = letters[which]
+        elif actions[k] == REPLACE:
+            string[place] = letters[which]
         else:
             for i in range(place, length - 1):
-                copy[i] = copy[i + 1]
-            length -= 1
-    return state, length
+                string[i] = string[i + 1]
+        length += LENGTHENS[actions[k]]
+    return state
 
 
 @njit(cache=True, nogil=True)

@@ -35,6 +35,7 @@ class StringPairs(Task):
     """what is drawn again when the copy's length is out of range: the copy alone (the paper) or the whole pair"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(1 <= self.length <= 4096, f"task.length must be in 1..4096, got {self.length}")
         shortest = self.length if self.min_length is None else self.min_length
         require(1 <= shortest <= self.length, f"task.min_length must be in 1..{self.length}, got {shortest}")

@@ -62,14 +62,12 @@ class Sudoku(Task):
     """cells that count in loss and score: the open ones, or all"""
 
     def __post_init__(self) -> None:
-        require(self.side in FEWEST_CLUES, f"task.side must be 4 or 9, got {self.side}")
+        super().__post_init__()
         if self.clues is not None:
             fewest = RARE_CLUES if self.side == 9 and self.file is None else FEWEST_CLUES[self.side]
             most = self.num_cells - 1
             require(fewest <= self.clues <= most, f"task.clues must be in {fewest}..{most}, got {self.clues}")
             require(self.difficulty == "any", "expected task.clues or task.difficulty, got both")
-        if self.difficulty not in GUESSES:
-            raise unknown("difficulty", self.difficulty, GUESSES)
         require(self.pool is None or self.pool >= 0, f"task.pool must be 0 or more, got {self.pool}")
         require(self.side == 9 or not self.pool, f"4x4 puzzles are always new: expected task.pool 0, got {self.pool}")
         require(self.source is None or self.file is not None, f"expected task.file beside task.source {self.source!r}")

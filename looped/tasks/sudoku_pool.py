@@ -11,7 +11,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -44,6 +44,9 @@ class Shard(NamedTuple):
     """(rows,) guesses that the solver needs"""
 
 
+IN_MEMORY: dict[tuple[Split, int], Shard] = {}
+
+
 def make_shard(split: Split, number: int) -> Shard:
     """Minimal 9x9 puzzles from `number * SHARD` on, of a split's grids."""
     puzzles, solutions = np.zeros((2, SHARD, 81), dtype=np.int8)
@@ -55,10 +58,11 @@ def make_shard(split: Split, number: int) -> Shard:
     return Shard(puzzles, solutions, guesses)
 
 
-@cache
 def shard(split: Split, number: int) -> Shard:
-    """A shard from the cache folder; made, and kept there, if it is not there whole."""
-    return _kept(_shard_path(split, number), Shard, lambda: make_shard(split, number))
+    """A shard from memory or the cache folder; made, and kept there, if it is not there whole."""
+    if (split, number) not in IN_MEMORY:
+        IN_MEMORY[split, number] = _kept(_shard_path(split, number), Shard, lambda: make_shard(split, number))
+    return IN_MEMORY[split, number]
 
 
 def build_shards(split: Split, numbers: Sequence[int], num_threads: int | None = None) -> Iterator[int]:
@@ -67,7 +71,8 @@ def build_shards(split: Split, numbers: Sequence[int], num_threads: int | None =
     What is done stays done if this is stopped.
     """
     with _BUILDING:  # other threads that need the same shards wait for them
-        missing = [number for number in numbers if not _shard_path(split, number).exists()]
+        absent = [number for number in numbers if (split, number) not in IN_MEMORY]
+        missing = [number for number in absent if not _shard_path(split, number).exists()]
         seconds = SECONDS_PER_SHARD * len(missing)
         if seconds > 2:
             log.warning("making %d Sudoku puzzles, once: about %.0f s on one core", SHARD * len(missing), seconds)

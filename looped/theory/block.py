@@ -54,7 +54,7 @@ class _Composition:
             layer.add(name, pulse(start[name].after(quantized) + (lift if name == "key" else 0)))
 
     def hand_over(self, start: Mapping[str, Form], contextual_id: Form, num_ids: int, idle: Sequence[str] = ()) -> None:
-        """At loop n+N add the memorizer's start to its rows. The units of `idle` rows, which start at 0, clear Step 2."""
+        """At loop n+N add the memorizer's start to its rows. Units of `idle` rows (start 0) clear Step 2."""
         grid, layer = self.grid, self.layer
         theta = grid.cells + grid.tokens
         pulse = Pulse(layer, row("clock"), theta, 2 * num_ids + 2 * (theta + 2))

@@ -1,4 +1,4 @@
-"""Step 2, Lemma "contextmap" and its corollary: the ids of all tokens to one sequence id, by N times taking the largest.
+"""Step 2, Lemma "contextmap" and its corollary: the ids of all tokens to one sequence id, taking the largest N times.
 
 Lemma: 5 rows, 1 head, width 3. Corollary: 8 rows, 2 heads, width 5, with the last token's digit carried along so that
 2 s - digit leaves room for dummy ids. Both take N loops. Ties (equal tokens) share the attention evenly.

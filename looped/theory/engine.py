@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from looped.theory.exact import Form, LoopedNetwork, Number, attention_weights
-from looped.theory.lattice import EXACT, Lattice, Mixture, Statics
-
-DEAD, LINEAR, FLOAT, MASKED, OBJECT = range(5)  # what a hidden unit is in one loop, for the whole batch
-HUGE = 2**996  # stands for anything larger where only a bound is wanted
+from looped.theory.lattice import EXACT, Lattice, Statics, whole
+from looped.theory.loop_plan import DEAD, FLOAT, LINEAR, MASKED, OBJECT, LoopPlan, Values, clip
 
 
 @dataclass
@@ -82,8 +80,8 @@ class Engine:
         scale = math.lcm(*{x.denominator for x in exact})
         if scale not in self._lattices:
             self._lattices = {scale: Lattice(self.network, scale)}  # the last one is enough
-        whole = _objects([x.numerator * (scale // x.denominator) for x in exact]).reshape(inputs.shape)
-        return _Run(self.network, self._lattices[scale], whole, scale).states()
+        integers = _objects([x.numerator * (scale // x.denominator) for x in exact]).reshape(inputs.shape)
+        return _Run(self.network, self._lattices[scale], integers, scale).states()
 
 
 class _Run:
@@ -96,13 +94,13 @@ class _Run:
         self.low, self.high = np.zeros(rows), np.zeros(rows)
         self.version = [0] * rows
         self.heard: list[tuple[tuple, np.ndarray]] = [((), np.zeros(0))] * len(network.heads)
-        self.plans: dict[bytes, _Plan] = {}
+        self.plans: dict[bytes, LoopPlan] = {}
         given = dict(zip(network.inputs, columns, strict=True))
         for i, name in enumerate(lattice.dynamic):
             form = network.encode[name] * lattice.unit[name]
-            start = _objects([_whole(form.const)] * columns.shape[1])
+            start = _objects([whole(form.const)] * columns.shape[1])
             for source, coefficient in form.terms.items():
-                start = start + given[source] * _whole(Fraction(coefficient) / scale)
+                start = start + given[source] * whole(Fraction(coefficient) / scale)
             self._store(i, start)
 
     def states(self) -> Iterator[State]:
@@ -144,7 +142,7 @@ class _Run:
         """Add the same number to all tokens of row i."""
         if not constant:
             return
-        if constant.denominator == 1 and abs(_clip(constant)) + max(-self.low[i], self.high[i]) < EXACT:
+        if constant.denominator == 1 and abs(clip(constant)) + max(-self.low[i], self.high[i]) < EXACT:
             self.state.small[i] += float(constant)
             self.low[i] += float(constant)
             self.high[i] += float(constant)
@@ -229,17 +227,17 @@ class _Run:
 
     def _feed_forward(self, t: int) -> None:
         lattice, state = self.lattice, self.state
-        offsets = _Values(lattice.offsets, state.statics.vector, state.statics.rows_at)
-        constants = _Values(lattice.constants, state.statics.hidden, state.statics.units_at)
+        offsets = Values(lattice.offsets, state.statics.vector, state.statics.rows_at)
+        constants = Values(lattice.constants, state.statics.hidden, state.statics.units_at)
         scales = lattice.scales(t) if lattice.network.modulation else None
         kinds = self._classify(offsets)
         key = kinds.tobytes() + bytes(sorted(state.wide))
         if scales is not None:
             key += bytes(0 if scale == 0 else 1 if scale == 1 else 2 for scale in scales)
         if key not in self.plans:
-            self.plans[key] = _Plan(lattice, kinds, scales, set(state.wide), state.statics.plain)
+            self.plans[key] = LoopPlan(lattice, kinds, scales, set(state.wide), state.statics.plain)
         plan = self.plans[key]
-        from_linear = _Values(plan.linear_constants, state.statics.vector, state.statics.rows_at)
+        from_linear = Values(plan.linear_constants, state.statics.vector, state.statics.rows_at)
         hidden = self._hidden(plan, offsets)
         change = self._float_change(plan, hidden, constants, from_linear)
         slow = plan.others if change is not None else sorted([*plan.simple.tolist(), *plan.others])
@@ -260,7 +258,7 @@ class _Run:
         for i, moved in pending:
             self._add(i, moved)
 
-    def _classify(self, offsets: _Values) -> np.ndarray:
+    def _classify(self, offsets: Values) -> np.ndarray:
         lattice = self.lattice
         offset = offsets.floats
         with np.errstate(over="ignore", invalid="ignore"):
@@ -278,7 +276,7 @@ class _Run:
             kinds[up <= -slack] = DEAD
         return kinds
 
-    def _hidden(self, plan: _Plan, offsets: _Values) -> _Hidden:
+    def _hidden(self, plan: LoopPlan, offsets: Values) -> _Hidden:
         lattice, state = self.lattice, self.state
         floats = np.zeros((0, state.small.shape[1]))
         if plan.floats:
@@ -300,7 +298,7 @@ class _Run:
         return _Hidden(floats, masks, inner, objects)
 
     def _float_change(
-        self, plan: _Plan, hidden: _Hidden, constants: _Values, from_linear: _Values
+        self, plan: LoopPlan, hidden: _Hidden, constants: Values, from_linear: Values
     ) -> np.ndarray | None:
         """The change of the simple rows as one float64 product; None if it cannot be proved exact."""
         rows = plan.simple
@@ -325,7 +323,7 @@ class _Run:
         return change
 
     def _exact_change(
-        self, i: int, plan: _Plan, hidden: _Hidden, offsets: _Values, constant: Number, scale: Number
+        self, i: int, plan: LoopPlan, hidden: _Hidden, offsets: Values, constant: Number, scale: Number
     ) -> np.ndarray:
         """The change of row i as an object array: exact for numbers of any size."""
         lattice, state = self.lattice, self.state
@@ -362,26 +360,10 @@ class _Run:
         for source, weight in plan.linear_terms.get(i, ()):
             change = change + state.integers(source) * weight
         if lattice.share[i] != 1:
-            change = _objects([_whole(value * lattice.share[i]) for value in change.tolist()])
+            change = _objects([whole(value * lattice.share[i]) for value in change.tolist()])
         if constant:
             change = change + constant
         return change if scale == 1 else change * scale
-
-
-class _Values:
-    """A mixture evaluated: `floats` for bounds and plain entries, item access for the exact number."""
-
-    def __init__(self, mixture: Mixture, vector: np.ndarray, exactly: Callable[[Form], Number]):
-        self.floats = mixture.plain(vector)
-        self.whole = np.ones(len(self.floats), dtype=bool)
-        self.exact: dict[int, Number] = {}
-        for i, form in mixture.long:
-            value = self.exact[i] = exactly(form)
-            self.floats[i] = _clip(value)
-            self.whole[i] = value.denominator == 1 and abs(value) < EXACT
-
-    def __getitem__(self, i: int) -> Number:
-        return self.exact[i] if i in self.exact else int(self.floats[i])
 
 
 @dataclass
@@ -394,59 +376,6 @@ class _Hidden:
     objects: list[np.ndarray]
 
 
-class _Plan:
-    """The matrices of one loop, restricted to what does anything; the same for all loops with the same pattern."""
-
-    def __init__(
-        self, lattice: Lattice, kinds: np.ndarray, scales: list[Number] | None, wide: set[int], plain: Sequence[str]
-    ):
-        rows = range(len(lattice.dynamic))
-        linear = np.flatnonzero(kinds == LINEAR).tolist()
-        self.floats = np.flatnonzero(kinds == FLOAT).tolist()
-        self.masked = np.flatnonzero(kinds == MASKED).tolist()
-        self.objects = np.flatnonzero(kinds == OBJECT).tolist()
-
-        # linear units melt into one linear map of the rows and one form over static rows; impulses cancel in both
-        combined: dict[tuple[int, int], Number] = {}
-        forms = [Form() for _ in rows]
-        for j in linear:
-            for i, weight in lattice.out_terms[j]:
-                forms[i] = forms[i] + lattice.offset_forms[j] * (weight * lattice.share[i])
-                for source, coefficient in lattice.in_terms[j]:
-                    combined[i, source] = combined.get((i, source), 0) + weight * coefficient
-        self.linear_constants = Mixture(forms, plain)
-        self.linear_terms: dict[int, list[tuple[int, Number]]] = {}
-        for (i, source), weight in combined.items():
-            if weight:
-                self.linear_terms.setdefault(i, []).append((source, weight))
-
-        still = {i for i in rows if scales is not None and scales[i] == 0}
-        scaled = {i for i in rows if scales is not None and scales[i] not in (0, 1)}
-        fed = {i for j in (*self.floats, *self.masked, *self.objects) for i, _ in lattice.out_terms[j]}
-        fed |= set(self.linear_terms)
-        constant = set(lattice.rows_with_constants) | {i for i in rows if forms[i].terms or forms[i].const}
-        hard = wide | scaled | {i for i in rows if lattice.share[i] != 1}
-        hard |= {i for j in (*self.masked, *self.objects) for i, _ in lattice.out_terms[j]}
-        hard |= {i for i, terms in self.linear_terms.items() if any(s in wide or abs(w) >= EXACT for s, w in terms)}
-        self.simple = np.array(sorted(fed - hard - still), dtype=np.intp)
-        self.others = sorted(((fed | constant) & (hard & fed | wide | scaled)) - still)
-        self.shifted = sorted(constant - fed - wide - scaled - still)
-
-        self.first_rows = sorted({i for j in self.floats for i, _ in lattice.in_terms[j]})
-        self.first = lattice.first[np.ix_(self.floats, self.first_rows)]
-        self.linear_rows = sorted({source for i in self.simple.tolist() for source, _ in self.linear_terms.get(i, ())})
-        self.second = np.zeros((len(self.simple), len(self.floats)))
-        self.linear_map = np.zeros((len(self.simple), len(self.linear_rows)))
-        for a, i in enumerate(self.simple.tolist()):
-            weights = dict(lattice.update_terms[i])
-            self.second[a] = [float(weights.get(j, 0)) for j in self.floats]
-            for source, weight in self.linear_terms.get(i, ()):
-                self.linear_map[a, self.linear_rows.index(source)] = float(weight)
-        self.second_size, self.linear_size = abs(self.second), abs(self.linear_map)
-        asked = {name for head in lattice.network.heads for form in (head.value, head.key) for name in form.terms}
-        self.heard = [(a, i) for a, i in enumerate(self.simple.tolist()) if lattice.dynamic[i] in asked]
-
-
 def _objects(values: Sequence) -> np.ndarray:
     array = np.empty(len(values), dtype=object)
     array[:] = values
@@ -457,22 +386,14 @@ def _integers(values: np.ndarray) -> np.ndarray:
     return values.astype(np.int64).astype(object)
 
 
-def _whole(value: Number) -> Number:
-    return value.numerator if value.denominator == 1 else value
-
-
 def _fits(values: np.ndarray) -> bool:
-    whole = all(type(v) is int or v.denominator == 1 for v in values.tolist())
-    return whole and values.min() > -EXACT and values.max() < EXACT
-
-
-def _clip(value: Number) -> float:
-    return float(max(-HUGE, min(value, HUGE)))
+    integral = all(type(v) is int or v.denominator == 1 for v in values.tolist())
+    return integral and values.min() > -EXACT and values.max() < EXACT
 
 
 def _below(value: Number) -> float:
-    return math.nextafter(_clip(value), -math.inf)
+    return math.nextafter(clip(value), -math.inf)
 
 
 def _above(value: Number) -> float:
-    return math.nextafter(_clip(value), math.inf)
+    return math.nextafter(clip(value), math.inf)

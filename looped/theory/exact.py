@@ -1,7 +1,7 @@
 """Looped networks in exact arithmetic, as Section 2 defines them: L2 o TF^r o L1, TF = (id + eta(t) FF) o (id + Attn).
 
 Weights are kept as linear forms over named rows, so that a construction reads like its formula; the matrices, and every
-size that is ever reported, are counted from those forms. `LoopedNetwork.states` is the definition, engine.py imitates it.
+size that is ever reported, are counted from those forms. `LoopedNetwork.states` defines, engine.py imitates.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class LoopedNetwork:
-    """`loops` applications of one block between two affine maps; `modulation` holds eta(t) of the rows where it is not 1."""
+    """`loops` applications of one block between two affine maps; `modulation` holds eta(t) where it is not 1."""
 
     inputs: tuple[str, ...]
     encode: Mapping[str, Form]  # row -> form over the inputs; its order is the order of the rows

@@ -12,7 +12,7 @@ from looped.theory.exact import HALF, FeedForward, Form, Number
 
 
 def step(layer: FeedForward, x: Form, epsilon: Number, closed_by: Form | Number = 0) -> Form:
-    """1 for x >= 0 and 0 for x <= -epsilon; two units (not the four it says). `closed_by` >= 1 + x/epsilon keeps it at 0."""
+    """1 for x >= 0 and 0 for x <= -epsilon; two units. `closed_by` >= 1 + x/epsilon keeps it at 0."""
     scaled = x / epsilon - closed_by
     return layer.relu(scaled + 1) - layer.relu(scaled)
 

@@ -14,7 +14,7 @@ LARGEST_UNIT = 2**4096  # eta(t) with wilder denominators stays rational instead
 FLOAT_DENOMINATOR = 2**20  # offsets with larger denominators are compared, never added, in float64
 MOST_ROUNDS = 32
 EXACT = float(2**53)
-PLAIN = 2**40  # weights and starts below this are tried in float64, with a check in every loop
+PLAIN = 2**20  # weights and starts below this are tried in float64, with a check in every loop
 
 Terms = list[tuple[int, Number]]
 
@@ -44,7 +44,7 @@ class Statics:
         read = {f"h{j}" for j, form in enumerate(layer.units) if set(form.terms) <= set(names)}
         units = {f"h{j}": _scaled_unit(layer.units[j], scale[j], unit) for j in range(len(scale)) if f"h{j}" in read}
         updates = {name: _scaled_update(layer.updates[name], unit[name], scale) for name in names}
-        start = {name: _whole(network.encode[name].const * unit[name]) for name in names}
+        start = {name: whole(network.encode[name].const * unit[name]) for name in names}
         self.modulation = {name: network.modulation[name] for name in names if name in network.modulation}
 
         long = {name for name in names if not _plain(updates[name]) or not _plain(Form(const=start[name]))}
@@ -84,7 +84,7 @@ class Statics:
             eta = self.modulation[name][t] if name in self.modulation else 1
             if eta:
                 moved = _at(form, view)
-                self.exact[name] = _whole(self.exact[name] + (moved if eta == 1 else moved * eta))
+                self.exact[name] = whole(self.exact[name] + (moved if eta == 1 else moved * eta))
         self.vector = self.vector + change
 
     def value(self, name: str) -> Number:
@@ -159,8 +159,8 @@ class Lattice:
             weights = {u: Fraction(c) for u, c in update.terms.items() if u in position}
             small = all(c.denominator == 1 and abs(c) < EXACT for c in weights.values())
             share = Fraction(1) if small else 1 / _clearing(list(weights.values()))
-            self.share.append(_whole(share))
-            self.update_terms.append([(position[u], _whole(c / share)) for u, c in weights.items()])
+            self.share.append(whole(share))
+            self.update_terms.append([(position[u], whole(c / share)) for u, c in weights.items()])
             constants.append(Form({u: c for u, c in update.terms.items() if u not in position}, update.const))
         self.constants = Mixture(constants, statics.plain_units)
         self.rows_with_constants = [i for i, form in enumerate(constants) if form.terms or form.const]
@@ -183,17 +183,17 @@ class Lattice:
         weights = {name: Fraction(c) / self.unit[name] for name, c in form.terms.items()}
         unit = Fraction(math.lcm(*(c.denominator for c in weights.values())))
         fixed = Form({name: c * unit for name, c in weights.items() if name not in self.index}, form.const * unit)
-        terms = [(self.index[name], _whole(c * unit)) for name, c in weights.items() if name in self.index]
-        return terms, unit, _whole(statics.rows_at(fixed))
+        terms = [(self.index[name], whole(c * unit)) for name, c in weights.items() if name in self.index]
+        return terms, unit, whole(statics.rows_at(fixed))
 
 
 def _scaled_unit(form: Form, scale: Fraction, unit: dict[str, int]) -> Form:
-    return Form({name: _whole(c * scale / unit[name]) for name, c in form.terms.items()}, _whole(form.const * scale))
+    return Form({name: whole(c * scale / unit[name]) for name, c in form.terms.items()}, whole(form.const * scale))
 
 
 def _scaled_update(form: Form, unit: int, scale: Sequence[Fraction]) -> Form:
-    terms = {u: _whole(Fraction(c) / scale[int(u[1:])] * unit) for u, c in form.terms.items()}
-    return Form(terms, _whole(form.const * unit))
+    terms = {u: whole(Fraction(c) / scale[int(u[1:])] * unit) for u, c in form.terms.items()}
+    return Form(terms, whole(form.const * unit))
 
 
 def _plain(form: Form) -> bool:
@@ -249,7 +249,7 @@ def _row_units(network: LoopedNetwork, static: set[str]) -> dict[str, int]:
 
 
 def _unit_scale(form: Form, unit: dict[str, int], static: set[str]) -> Fraction:
-    """E: the factor that makes a unit's weights coprime integers. If inputs reach it, very fine static rows stay out."""
+    """E: the factor that makes a unit's weights coprime integers. If inputs reach it, fine static rows stay out."""
     weights = {name: Fraction(c) / unit[name] for name, c in form.terms.items()}
     fixed = [w for name, w in weights.items() if name in static] + [Fraction(form.const)]
     reached = [w for name, w in weights.items() if name not in static]
@@ -263,7 +263,7 @@ def _clearing(weights: Sequence[Fraction]) -> Fraction:
     return Fraction(common, math.gcd(*(int(w * common) for w in weights)))
 
 
-def _whole(value: Number) -> Number:
+def whole(value: Number) -> Number:
     return value.numerator if value.denominator == 1 else value
 
 

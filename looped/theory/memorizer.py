@@ -64,6 +64,10 @@ class DifferenceCode:
         """The binary sequences c (sign 1) and d (sign -1) with a_k - a_{k-1} = c_k - d_k."""
         return [int(change == sign) for change in self.changes]
 
+    @property
+    def largest_jump(self) -> Fraction:
+        return self.scale if any(self.changes) else Fraction(0)
+
     def value(self, k: int) -> Fraction:
         return self.scale * self.steps[k]
 

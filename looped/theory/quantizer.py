@@ -21,7 +21,7 @@ def coordinate_rows(i: int) -> tuple[str, ...]:
     return tuple(f"{name}{i}" for name in COORDINATE_ROWS)
 
 
-def trifling(cells: int, sharpness: int = 8) -> Fraction:
+def trifling(cells: int, sharpness: int = 20) -> Fraction:
     """epsilon = 2^-sharpness / n: then 1/epsilon and delta/epsilon are integers for every n."""
     return Fraction(1, cells * 2**sharpness)
 

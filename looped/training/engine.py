@@ -40,6 +40,8 @@ def prepare_engine(
     engine = wanted if wanted != "auto" else ("compiled" if device.type == "cuda" else "eager")
     if engine == "eager":
         return gradients
+    # One compilation per shape: a curriculum has up to sixteen, with and without gradients.
+    torch._dynamo.config.recompile_limit = 64
     # Inductor tells of float32 products that could be TF32; we want the precision that was asked for.
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     model.stack.add_attention = torch.compile(kernels.add_attention, dynamic=False)

@@ -1,11 +1,13 @@
 """Accuracy (or error) at chosen loop counts on held-out examples, with an interval, beside the best constant answer."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from looped.errors import require
 from looped.models import LoopModel
@@ -14,59 +16,37 @@ from looped.tasks import Batch, Split, Task
 # Every run is measured on the same held-out examples, whatever seed it was trained from.
 EVALUATION_SEED = 0
 NUM_RESAMPLES = 1000
-
-
-def predict(model: LoopModel, inputs: np.ndarray, loops: Sequence[int]) -> dict[int, np.ndarray]:
-    """The answer after each of these loop counts: classes (batch, seq) or values (batch, seq, out)."""
-    device = next(model.parameters()).device
-    tensor = torch.from_numpy(inputs).to(device)
-    answers: dict[int, np.ndarray] = {}
-    with torch.inference_mode():
-        for last, wanted in _passes(model, loops):
-            for t, state in enumerate(model.iterate(tensor, last)):
-                if t + 1 in wanted:
-                    scores = model.read_out(state)
-                    answer = scores.argmax(dim=-1) if model.spec.kind == "tokens" else scores
-                    answers[t + 1] = answer.cpu().numpy()
-    return answers
-
-
-def _passes(model: LoopModel, loops: Sequence[int]) -> Iterator[tuple[int, set[int]]]:
-    """One pass serves all loop counts, unless the times of its loops depend on how many there are (`rescale`)."""
-    alone = {loop for loop in loops if loop > model.config.num_loops and model.config.beyond == "rescale"}
-    together = set(loops) - alone
-    if together:
-        yield max(together), together
-    for loop in sorted(alone):
-        yield loop, {loop}
+MAX_BATCH = 250
+MAX_SCORES = 2**28
 
 
 def evaluate(
     model: LoopModel,
     task: Task,
     split: Split = "test",
-    size: int = 1000,
+    size: int | None = None,
     loops: Sequence[int] | None = None,
-    batch_size: int = 250,
 ) -> dict[str, Any]:
-    """Metrics of the first `size` examples of a split at each loop count, ready for JSON."""
+    """Metrics of the first `size` examples of a split (default: the task's own number) at each loop count, as JSON."""
+    size = task.held_out_size(split) if size is None else size
     loops = sorted(set(loops or [model.config.num_loops]))
     require(size >= 1, f"size must be at least 1, got {size}")
     require(loops[0] >= 1, f"loops must be at least 1, got {loops[0]}")
-    scores: dict[int, dict[str, list[np.ndarray]]] = {loop: {} for loop in loops}
+    found: dict[int, dict[str, list[np.ndarray]]] = {loop: {} for loop in loops}
     parts: list[Batch] = []
-    for start in range(0, size, batch_size):
-        batch = task.sample(EVALUATION_SEED, split, range(start, min(start + batch_size, size)))
+    step = _batch_size(task)
+    for start in range(0, size, step):
+        batch = task.sample(EVALUATION_SEED, split, range(start, min(start + step, size)))
         parts.append(batch)
-        for loop, answer in predict(model, batch.inputs, loops).items():
-            for name, values in task.score(answer, batch).items():
-                scores[loop].setdefault(name, []).append(values)
+        for loop, scores in _read_outs(model, batch.inputs, loops):
+            for name, values in _measure(scores, task, batch).items():
+                found[loop].setdefault(name, []).append(values)
+    whole = Batch(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    counts = whole.mask.sum(axis=1)
     rows = []
     for loop in loops:
-        means = {name: float(np.mean(np.concatenate(values))) for name, values in scores[loop].items()}
-        low, high = interval(np.concatenate(scores[loop][task.metric]))
-        rows.append({"loops": loop, **means, "low": low, "high": high})
-    whole = Batch(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        values = {name: np.concatenate(arrays) for name, arrays in found[loop].items()}
+        rows.append({"loops": loop, **_summary(values, counts, task.metric)})
     return {
         "task": task.name,
         "split": split,
@@ -78,12 +58,62 @@ def evaluate(
     }
 
 
+def _batch_size(task: Task) -> int:
+    """As many examples as keep the class scores of all positions in about a gigabyte."""
+    return max(1, min(MAX_BATCH, MAX_SCORES // (task.spec.seq_len * task.spec.output_size)))
+
+
+def _read_outs(model: LoopModel, inputs: np.ndarray, loops: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+    """(loop, what the model says after it), one at a time.
+
+    One pass serves all loop counts, unless the times of its loops depend on how many there are (`rescale`).
+    """
+    alone = {loop for loop in loops if loop > model.config.num_loops and model.config.beyond == "rescale"}
+    together = set(loops) - alone
+    passes = [*([together] if together else []), *({loop} for loop in sorted(alone))]
+    tensor = torch.from_numpy(inputs).to(next(model.parameters()).device)
+    with torch.no_grad():
+        for wanted in passes:
+            for t, state in enumerate(model.iterate(tensor, max(wanted))):
+                if t + 1 in wanted:
+                    yield t + 1, model.read_out(state)
+
+
+def _measure(scores: Tensor, task: Task, batch: Batch) -> dict[str, np.ndarray]:
+    """The task's metrics of each example and, for classes, the summed cross-entropy of its counted positions."""
+    if task.spec.kind == "vectors":
+        return task.score(scores.cpu().numpy(), batch)
+    targets, mask = (torch.from_numpy(array).to(scores.device) for array in (batch.targets, batch.mask))
+    losses = F.cross_entropy(scores.flatten(0, 1).float(), targets.flatten(), reduction="none").view_as(targets)
+    metrics = task.score(scores.argmax(dim=-1).cpu().numpy(), batch)
+    return {**metrics, "loss": (losses * mask).sum(dim=1).double().cpu().numpy()}
+
+
+def _summary(values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> dict[str, float]:
+    """Means over examples, the loss over counted positions, and the interval of the task's metric."""
+    losses = values.pop("loss", None)
+    row = {name: float(each.mean()) for name, each in values.items()}
+    if losses is not None:
+        row["loss"] = float(losses.sum() / counts.sum())
+        row["perplexity"] = math.exp(row["loss"])
+    if metric == "perplexity":
+        assert losses is not None
+        low, high = _bootstrap(lambda rows: np.exp(losses[rows].sum(axis=1) / counts[rows].sum(axis=1)), len(counts))
+    else:
+        low, high = interval(values[metric])
+    return {**row, "low": low, "high": high}
+
+
 def interval(values: np.ndarray) -> tuple[float, float]:
     """A 95 % interval of the mean: Wilson's for rights and wrongs, else the bootstrap's."""
     if np.isin(values, (0.0, 1.0)).all():
         return wilson(int(values.sum()), len(values))
-    draws = np.random.default_rng(0).integers(len(values), size=(NUM_RESAMPLES, len(values)))
-    low, high = np.quantile(values[draws].mean(axis=1), (0.025, 0.975))
+    return _bootstrap(lambda rows: values[rows].mean(axis=1), len(values))
+
+
+def _bootstrap(statistic: Callable[[np.ndarray], np.ndarray], size: int) -> tuple[float, float]:
+    rows = np.random.default_rng(0).integers(size, size=(NUM_RESAMPLES, size))
+    low, high = np.quantile(statistic(rows), (0.025, 0.975))
     return float(low), float(high)
 
 

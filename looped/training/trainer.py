@@ -73,7 +73,7 @@ class Trainer:
                 value.copy_(by_kind["average"][name])
         self.step, self.seconds = checkpoint.step, checkpoint.extra["seconds"]
 
-    def evaluate(self, split: Split, size: int, loops: list[int] | None = None) -> dict[str, Any]:
+    def evaluate(self, split: Split, size: int | None = None, loops: list[int] | None = None) -> dict[str, Any]:
         """Metrics of the weights that count: the average, where one is kept."""
         with self.evaluated_weights():
             return evaluate(self.model, self.config.task, split, size, loops)

@@ -60,12 +60,7 @@ def test_conversion_leaves_the_start_alone(conditioning, dtype):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize(
     "conditioning",
-    [
-        each
-        if each == "static"
-        else pytest.param(each, marks=pytest.mark.xfail(strict=True, reason="times are made in the config's precision"))
-        for each in GATED
-    ],
+    GATED,
 )
 def test_a_converted_model_is_still_the_identity(conditioning, dtype):
     model = build_model(_modulated(conditioning=conditioning, precision="float32"), TOKENS).to(dtype)
@@ -149,6 +144,19 @@ def test_gates_and_ends_learn_first_and_everything_after_one_step(conditioning, 
 def test_without_gates_everything_learns_from_the_start(knobs):
     model = build_model(_modulated(**knobs), TOKENS)
     assert all(gradient.count_nonzero() for gradient in _gradients(model).values())
+
+
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+def test_weight_decay_leaves_vectors_at_rest(conditioning):
+    """Without a gradient only matrices shrink: a scale that decayed would leave 1."""
+    model = build_model(_modulated(conditioning=conditioning), TOKENS)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    Optimizer(model, TrainConfig(weight_decay=0.5, learning_rate=0.1)).step(1.0)
+    for name, parameter in model.named_parameters():
+        is_matrix = name.split(".")[-1].startswith(("w", "0", "head", "embedding"))
+        torch.testing.assert_close(parameter.detach(), (0.95 if is_matrix else 1.0) * before[name], msg=name)
 
 
 def test_a_seed_gives_one_model_and_leaves_the_global_generator_alone():

@@ -175,8 +175,8 @@ def test_causal_outputs_depend_on_no_later_token(knobs, positions):
     close(model(inputs[:, :3]), model(inputs)[:, :3])
 
 
-# Relative to the largest answer, at eight loops and width 64: rounding of the products (and in float32 of the state).
-TOLERANCE = {"float32": 2e-5, "bfloat16": 4e-2}
+# Relative to the largest answer, at eight loops and width 64; 6e-7 and 1.2e-2 were seen.
+TOLERANCE = {"float32": 5e-6, "bfloat16": 4e-2}
 
 
 @pytest.mark.parametrize("knobs", [each | {"num_loops": 8} for each in BLOCKS[1:]] + [BLOCKS[0]], ids=label)
@@ -240,7 +240,6 @@ def test_a_free_table_refuses_to_extend(conditioning):
     assert build_model(small(**knobs, beyond="clamp"), TOKENS)(inputs, num_loops=3).isfinite().all()
 
 
-@pytest.mark.xfail(strict=True, reason="RMS_EPSILON weighs more than float32's rounding beside a fresh embedding")
 def test_a_fresh_token_is_normalised_as_the_paper_prints_it():
     model = build_model(small(block="looped", dim=64), TOKENS)
     state = model.embed(examples(TOKENS))
@@ -301,3 +300,32 @@ def test_mistakes_are_named_in_one_line(mistake):
 @pytest.mark.parametrize("positions", ["none", "sinusoidal", "rotary"])
 def test_other_positions_reach_any_length(positions):
     assert _model(positions=positions)(examples(TOKENS, seq_len=20)).shape == (2, 20, 5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (torch.zeros(2, 3, 4, dtype=torch.long), "token ids"),
+        (torch.zeros(2, 3), "whole numbers"),
+        (torch.full((2, 3), 10_000), "expected token ids in 0"),
+        (torch.full((2, 3), -1), "got -1"),
+    ],
+)
+def test_inputs_that_are_no_tokens_are_refused(inputs, message):
+    model = build_model(small(), TOKENS)
+    with pytest.raises(InputError, match=message):
+        model(inputs)
+
+
+@pytest.mark.parametrize("arguments", [(0, None), (2, 0)])
+def test_a_stack_refuses_no_loops(arguments):
+    model = build_model(small(), TOKENS)
+    with pytest.raises(InputError, match="at least 1, got 0"):
+        next(model.stack.iterate(model.embed(examples(TOKENS)), *arguments))
+
+
+def test_a_spec_must_fit_itself():
+    with pytest.raises(InputError, match="shared vocabulary"):
+        Spec("tokens", 5, 6, 4, shared_vocabulary=True)
+    with pytest.raises(InputError, match="one id for each of 4 positions"):
+        Spec("tokens", 5, 5, 4, coordinates=((0, 1, 2),))

@@ -10,7 +10,6 @@ from jaxtyping import TypeCheckError, install_import_hook
 import looped
 
 from .cases import BLOCKS, SPECS, TOKENS, examples, label, small
-from .twin import SET_BY
 
 CHECKED = ("looped.kernels", "looped.models")
 
@@ -43,14 +42,7 @@ def test_the_check_is_on(checked):
     assert looped.build_model is not checked.build_model
 
 
-UNBOUND = pytest.mark.xfail(strict=True, reason="the axis parts*dim is a product of axes that are not bound")
-
-
-@pytest.mark.parametrize(
-    "knobs",
-    [pytest.param(each, marks=UNBOUND) if SET_BY[each.get("conditioning", "none")] else each for each in BLOCKS],
-    ids=label,
-)
+@pytest.mark.parametrize("knobs", BLOCKS, ids=label)
 @pytest.mark.parametrize("kind", SPECS)
 def test_shapes_are_as_annotated(checked, knobs, kind):
     inputs = examples(SPECS[kind])

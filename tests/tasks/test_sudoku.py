@@ -35,9 +35,9 @@ def own_cache(tmp_path_factory):
 def empty_cache(tmp_path, monkeypatch):
     """A cache folder of the test's own, and nothing in memory either."""
     monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
-    sudoku_pool.shard.cache_clear()
+    sudoku_pool.IN_MEMORY.clear()
     yield tmp_path / "cache"
-    sudoku_pool.shard.cache_clear()
+    sudoku_pool.IN_MEMORY.clear()
 
 
 @pytest.fixture(scope="module")
@@ -349,7 +349,7 @@ def test_a_stopped_build_goes_on_and_a_damaged_shard_is_made_again(empty_cache):
     assert list(task.prepare("train"))[-1] == (2500, 2500)
     assert shards[0].stat().st_mtime_ns == made
     whole = task.sample(0, "train", range(0, 2500, 50))
-    sudoku_pool.shard.cache_clear()
+    sudoku_pool.IN_MEMORY.clear()
     shards[0].write_bytes(shards[0].read_bytes()[:1000])
     assert (task.sample(0, "train", range(0, 2500, 50)).inputs == whole.inputs).all()
     assert shards[0].stat().st_size > 1000
@@ -359,7 +359,7 @@ def test_a_stopped_build_goes_on_and_a_damaged_shard_is_made_again(empty_cache):
 def test_a_cache_that_cannot_be_written_is_said(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("in the way")
     monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
-    sudoku_pool.shard.cache_clear()
+    sudoku_pool.IN_MEMORY.clear()
     with pytest.raises(InputError, match=r"cannot write .*cache"):
         Sudoku().sample(0, "train", range(1))
     assert len(Sudoku(side=4).sample(0, "test", range(3)).inputs) == 3  # needs none

@@ -12,8 +12,9 @@ from looped.tasks import EditDistance
 TASK = EditDistance(length=4, alphabet=3, max_letters=3)
 MODEL = ModelConfig(block="modulated", dim=16, num_heads=2, num_loops=3, injection="add", positions="learned")
 TRAIN = TrainConfig(
-    num_steps=4, batch_size=8, learning_rate=1e-2, warmup_steps=1, device="cpu", num_threads=1, eval_size=20, log_every=1
-)
+    num_steps=4, batch_size=8, learning_rate=1e-2, warmup_steps=1, device="cpu", num_threads=1, eval_size=20,
+    log_every=1,
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,64 @@
+"""The command `looped`.
+
+Each verb's code is imported when it is called, so that `looped --help` answers at once. A user's mistake is one line on
+standard error and exit code 2; results go to standard output, progress to standard error.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+from looped.errors import InputError, unknown
+
+
+class Verb(NamedTuple):
+    usage: str
+    help: str
+    home: str
+    """module and function that carry it out"""
+
+
+VERBS = {
+    "train": Verb("train TASK", "train a model; stopped anywhere, the same command goes on", "runs:train"),
+    "eval": Verb("eval RUN", "accuracy of a trained run at chosen loop counts, with intervals", "runs:evaluate"),
+    "solve": Verb("solve RUN", "what a trained run answers after every loop", "runs:solve"),
+    "data": Verb("data VERB", "look at, write, check and count a task's examples", "data:data"),
+    "paper": Verb("paper VERB", "run the experiments and write the report", "paper:paper"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_help(), end="")
+        return 0
+    if arguments[0] == "--version":
+        from looped import __version__
+
+        print(f"looped {__version__}")
+        return 0
+    try:
+        if arguments[0] not in VERBS:
+            raise unknown("verb", arguments[0], VERBS)
+        module, function = VERBS[arguments[0]].home.split(":")
+        getattr(import_module(f"looped.cli.{module}"), function)(arguments[1:])
+    except InputError as error:
+        print(f"looped: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("looped: interrupted; the same command goes on", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 1
+    return 0
+
+
+def _help() -> str:
+    verbs = "".join(f"  {verb.usage:<12} {verb.help}\n" for verb in VERBS.values())
+    return (
+        "looped: train, evaluate and ask looped Transformers\n\n"
+        "usage: looped VERB ... [--json]     (looped VERB --help tells more)\n\n"
+        f"{verbs}"
+    )

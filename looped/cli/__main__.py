@@ -1,0 +1,7 @@
+"""`python -m looped.cli`."""
+
+import sys
+
+from looped.cli import main
+
+sys.exit(main())

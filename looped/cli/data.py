@@ -1,0 +1,94 @@
+"""`looped data sample|build|check|stats`."""
+
+import json
+import sys
+from dataclasses import field, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from looped.cli.parsing import JSON_HELP, leading_name, parse
+
+_VERBS = ("sample", "build", "check", "stats")
+_SIZES = {"sample": 5, "build": 1000, "stats": 1000}
+
+
+def data(arguments: list[str]) -> None:
+    """Carry out one of the verbs."""
+    verb, rest = leading_name(arguments, "verb", _VERBS, "looped data VERB --help")
+    if verb == "check":
+        _check(rest)
+        return
+
+    from looped.tasks import TASKS, task_class
+
+    name, rest = leading_name(rest, "task", TASKS, f"looped data {verb} TASK --help")
+    fields: list[Any] = [
+        ("task", task_class(name), field(default=task_class(name)())),
+        (
+            "size",
+            Annotated[int, tyro.conf.arg(help="how many examples")],
+            field(default=_SIZES[verb]),
+        ),
+        ("seed", Annotated[int, tyro.conf.arg(help="seed of the examples")], field(default=0)),
+        (
+            "split",
+            Annotated[Literal["train", "validation", "test"], tyro.conf.arg(help="which examples")],
+            field(default="train"),
+        ),
+        ("json", Annotated[bool, tyro.conf.arg(help=JSON_HELP)], field(default=False)),
+    ]
+    if verb == "build":
+        fields.insert(0, ("out", Annotated[Path, tyro.conf.arg(help="file to write, one JSON object a line")]))
+    command: Any = parse(make_dataclass("DataCommand", fields, frozen=True), rest, f"looped data {verb} {name}")
+
+    from looped import data as sets
+
+    if verb == "sample":
+        examples = sets.sample(command.task, command.size, command.seed, command.split)
+        print(json.dumps(examples) if command.json else "\n\n".join(_readable(example) for example in examples))
+    elif verb == "stats":
+        counted = sets.stats(command.task, command.size, command.seed, command.split)
+        print(json.dumps(counted) if command.json else _readable(counted))
+    else:
+        with _Progress() as progress:
+            made = sets.build(command.task, command.out, command.size, command.seed, command.split, progress)
+        print(json.dumps(made) if command.json else f"{made['path']}: {made['size']} examples, sha256 {made['sha256']}")
+
+
+def _check(arguments: list[str]) -> None:
+    options: list[Any] = [
+        ("file", Annotated[tyro.conf.Positional[Path], tyro.conf.arg(help="a file that looped data build wrote")]),
+        ("json", Annotated[bool, tyro.conf.arg(help=JSON_HELP)], field(default=False)),
+    ]
+    command: Any = parse(make_dataclass("CheckCommand", options, frozen=True), arguments, "looped data check")
+
+    from looped import data as sets
+
+    with _Progress() as progress:
+        checked = sets.check(command.file, progress)
+    print(json.dumps(checked) if command.json else f"{checked['path']}: all {checked['examples']} labels are right")
+
+
+def _readable(example: dict[str, Any]) -> str:
+    return "\n".join(f"{name}: {value}" for name, value in example.items())
+
+
+class _Progress:
+    """A bar on a terminal, nothing in a pipe."""
+
+    def __enter__(self) -> "_Progress":
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self.bar = Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True)
+        self.task = self.bar.add_task("examples")
+        self.bar.start()
+        return self
+
+    def __call__(self, done: int, total: int) -> None:
+        self.bar.update(self.task, completed=done, total=total)
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()

@@ -1,0 +1,57 @@
+"""`looped paper list|run|status|report`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from looped.cli.parsing import leading_name, parse
+
+
+@dataclass(frozen=True)
+class PaperCommand:
+    """Experiments, from training to the report."""
+
+    experiment: tyro.conf.Positional[str] = "laptop"
+    """which one (looped paper list names them)"""
+    root: Path = Path("runs")
+    """folder of the runs"""
+    out: Path = Path("report")
+    """folder of the report"""
+    workers: int | None = None
+    """cells trained at a time (default: one per core)"""
+    json: bool = False
+    """print one JSON object"""
+
+
+def paper(arguments: list[str]) -> None:
+    verb, rest = leading_name(arguments, "verb", ("list", "run", "status", "report"), "looped paper VERB --help")
+    command = parse(PaperCommand, rest, f"looped paper {verb}")
+
+    from looped.experiments.tables import EXPERIMENTS, experiment
+
+    if verb == "list":
+        listed = [make() for make in EXPERIMENTS.values()]
+        if command.json:
+            print(json.dumps({"experiments": [one.to_json() for one in listed]}))
+        else:
+            print("\n".join(f"{one.id}: {one.title} ({len(one.cells)} cells)" for one in listed))
+        return
+    chosen = experiment(command.experiment)
+    if verb == "report":
+        from looped.experiments.report import write_report
+
+        path = write_report(chosen, command.root, command.out)
+        print(json.dumps({"page": str(path)}) if command.json else path)
+        return
+
+    from looped.experiments.runner import run_experiment, status
+
+    if verb == "run":
+        run_experiment(chosen, command.root, command.workers)
+    state = status(chosen, command.root)
+    if command.json:
+        print(json.dumps({"experiment": chosen.id, "cells": state}))
+    else:
+        print("\n".join(f"{cell['row']}, {cell['column']}: {cell['state']}" for cell in state))

@@ -1,0 +1,66 @@
+"""Flags to dataclasses with tyro, which only this package knows, and its complaints in one line."""
+
+import contextlib
+import io
+import re
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import tyro
+
+from looped.errors import InputError, unknown
+
+Parsed = TypeVar("Parsed")
+
+JSON_HELP = "print one JSON object"
+
+
+def leading_name(arguments: list[str], what: str, known: Iterable[str], usage: str) -> tuple[str, list[str]]:
+    """The word that a verb starts with, and the rest."""
+    known = list(known)
+    if not arguments or arguments[0].startswith("-"):
+        raise InputError(f"expected a {what} first, one of {', '.join(known)} ({usage})")
+    if arguments[0] not in known:
+        raise unknown(what, arguments[0], known)
+    return arguments[0], arguments[1:]
+
+
+def peek(arguments: Sequence[str], flag: str) -> str | None:
+    """The value of a flag that decides what the other flags' defaults are."""
+    for place, argument in enumerate(arguments):
+        if argument == flag and place + 1 < len(arguments):
+            return arguments[place + 1]
+        if argument.startswith(f"{flag}="):
+            return argument.partition("=")[2]
+    return None
+
+
+def parse(command: type[Parsed], arguments: Sequence[str], program: str) -> Parsed:
+    """Flags as a dataclass. tyro draws its complaints in a box; ours are one line."""
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(command, args=arguments, prog=program)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise InputError(_one_line(complaint.getvalue(), program)) from None
+
+
+def _one_line(box: str, program: str) -> str:
+    """The text of tyro's box, and the first flag it suggests.
+
+    The box has sections between rules: the text, suggestions, a pointer to the help. Where the terminal has no box
+    characters, the title is one more section in front.
+    """
+    sections: list[list[str]] = [[]]
+    for line in (line.strip("│ ") for line in box.splitlines()):
+        if line and not line.strip("─-╭╮╰╯"):
+            sections.append([])
+        elif line and not line.startswith("╭"):
+            sections[-1].append(line)
+    text, *rest = sections if "╭" in box else sections[1:]
+    near = [match.group() for lines in rest for line in lines if (match := re.match(r"--[\w.-]+", line))]
+    if near and text[0].startswith("Unrecognized"):
+        return f"{' '.join(text)}; did you mean {near[0]}?"
+    return f"{' '.join(text)} ({program} --help lists all flags)"

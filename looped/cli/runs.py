@@ -1,0 +1,133 @@
+"""`looped train`, `looped eval` and `looped solve`."""
+
+import json
+from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from looped.cli.parsing import JSON_HELP, leading_name, parse, peek
+
+
+def train(arguments: list[str]) -> None:
+    from looped.config import ModelConfig, RunConfig, TrainConfig
+    from looped.recipes import RECIPES, recipe
+    from looped.tasks import TASKS, task_class
+
+    name, rest = leading_name(arguments, "task", TASKS, "looped train TASK --help")
+    chosen = peek(rest, "--recipe") or "fast"
+    start = recipe(chosen, name)
+    options = make_dataclass(
+        "TrainCommand",
+        [
+            ("recipe", Annotated[Literal[tuple(RECIPES)], tyro.conf.arg(help=_RECIPE_HELP)], field(default=chosen)),
+            ("task", task_class(name), field(default=start.task)),
+            ("model", ModelConfig, field(default=start.model)),
+            ("train", TrainConfig, field(default=start.train)),
+            ("seed", Annotated[int, tyro.conf.arg(help="seed of the weights and of the data")], field(default=0)),
+            ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT_HELP)], field(default=None)),
+            ("json", Annotated[bool, tyro.conf.arg(help=JSON_HELP)], field(default=False)),
+        ],
+        frozen=True,
+    )
+    parsed: Any = parse(options, rest, f"looped train {name}")
+    config = RunConfig(parsed.task, parsed.model, parsed.train, parsed.seed)
+
+    from looped import training
+
+    result = training.train(config, parsed.out)
+    if parsed.json:
+        print(json.dumps(result))
+    elif result["finished"]:
+        print(f"{result['folder']}: {config.task.metric} {result['validation']:.3f} on validation data after "
+              f"{result['samples']:,} samples, {result['seconds']:.0f} s")  # fmt: skip
+    else:
+        print(f"{result['folder']}: stopped at step {result['step']} of {result['num_steps']}; "
+              "the same command goes on")  # fmt: skip
+
+
+_RECIPE_HELP = "where the other flags start from: the paper's settings, what learns fastest, or a laptop's size"
+_OUT_HELP = "the run's folder (default: runs/ and a name made of the config)"
+
+
+@dataclass(frozen=True)
+class EvalCommand:
+    """Measure a trained run on held-out examples."""
+
+    run: tyro.conf.Positional[Path]
+    """folder of a trained run"""
+    loops: tuple[int, ...] = ()
+    """loop counts to measure at (default: the trained one)"""
+    split: Literal["train", "validation", "test"] = "test"
+    """which examples"""
+    size: int | None = None
+    """how many examples (default: 1000; of a text, all)"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where to compute"""
+    json: bool = False
+    """print one JSON object"""
+
+
+def evaluate(arguments: list[str]) -> None:
+    command = parse(EvalCommand, arguments, "looped eval")
+
+    from looped import training
+    from looped.inference import load_run
+    from looped.training.engine import choose_device
+
+    run = load_run(command.run, choose_device(command.device))
+    report = training.evaluate(run.model, run.task, command.split, command.size, command.loops or None)
+    if command.json:
+        print(json.dumps(report))
+        return
+    metric = report["metric"]
+    print(
+        f"{report['task']}, {report['size']} {report['split']} examples, trained with {report['trained_loops']} loops"
+    )
+    print(f"{'loops':>6}  {metric:>10}  95 % interval")
+    for row in report["rows"]:
+        print(f"{row['loops']:>6}  {row[metric]:>10.4f}  {row['low']:.4f} to {row['high']:.4f}")
+    print(f"{'best constant answer':>18}: {report['baseline']:.4f}")
+
+
+@dataclass(frozen=True)
+class SolveCommand:
+    """Ask a trained run, and see its answer after every loop."""
+
+    run: tyro.conf.Positional[Path]
+    """folder of a trained run"""
+    input: str | None = None
+    """the question, such as abca|bcca (default: a test example)"""
+    index: int = 0
+    """number of the test example that is asked without an input"""
+    loops: int | None = None
+    """loops to run (default: the trained number)"""
+    json: bool = False
+    """print one JSON object"""
+
+
+def solve(arguments: list[str]) -> None:
+    command = parse(SolveCommand, arguments, "looped solve")
+
+    from looped import inference
+    from looped.training.evaluation import EVALUATION_SEED
+
+    run = inference.load_run(command.run)
+    truth = None
+    if command.input is not None:
+        inputs = run.task.parse(command.input)
+    else:
+        example = run.task.sample(EVALUATION_SEED, "test", [command.index])
+        inputs, truth = example.inputs[0], run.task.answer(example.targets[0])
+    frames = list(inference.solve(run.model, run.task, inputs, command.loops))
+    if command.json:
+        steps = [{"loop": f.loop, "answer": f.answer, "confidence": f.confidence, "change": f.change} for f in frames]
+        question = {"task": run.task.name, "input": run.task.render(inputs), "truth": truth}
+        print(json.dumps({**question, "answer": frames[-1].answer, "frames": steps}))
+        return
+    print(run.task.render(inputs))
+    for frame in frames:
+        print(f"loop {frame.loop:>4}   {frame.answer}   confidence {frame.confidence:.3f}   change {frame.change:.3f}")
+    if truth is not None:
+        print(f"truth       {truth}")

@@ -1,0 +1,243 @@
+"""Right sides: the error bounds of the theorems with explicit constants, loops for a wished error, and lower bounds.
+
+`error_bound` puts the bound of a construction beside its measured error; `theorem_right_side` is Theorem "universal" as
+printed, for any r; the three lower bounds say what no construction of a given size can beat (proofs in docs/theory.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from math import e, inf, log2, sqrt
+
+import numpy as np
+
+from looped.errors import InputError
+from looped.theory.approximate import BUILDERS, Approximation, Plan, Variant
+from looped.theory.functions import ModulusName
+from looped.theory.ids import Grid, evaluate
+from looped.theory.moduli import moduli
+
+MOST_CELLS, POINTS_PER_CELL = 1024, 24
+Modulus = Callable[[ModulusName, float], float]  # (which, delta) -> omega(delta)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """|f~ - f|_{L^p} <= total = sum of terms; on the good set (no trifling point, no unserved duplicate) <= good."""
+
+    p: float
+    terms: dict[str, float]
+    certified: bool  # False: the moduli are estimates from below, so the bound is only indicative
+    printed: dict[str, float]  # the paper's right side at the same moduli, with the O-terms' constants set to 1
+    measured_sup: float  # over sampled points of the good set, p-norm
+    measured_lp: float  # over sampled points of all cells
+
+    @property
+    def good(self) -> float:
+        return sum(value for name, value in self.terms.items() if name not in ("duplicates", "trifling"))
+
+    @property
+    def total(self) -> float:
+        return sum(self.terms.values())
+
+    @property
+    def holds(self) -> bool:
+        return self.measured_sup <= self.good * (1 + 1e-12) and self.measured_lp <= self.total * (1 + 1e-12)
+
+
+def modulus_of(net: Approximation, p: float, seed: int = 0) -> tuple[Modulus, bool]:
+    """Upper bounds of the moduli if the target has any (certified), else estimates from below."""
+    dim, tokens = net.grid.dim, net.grid.tokens
+    if net.target.lipschitz is not None:
+        return lambda which, delta: net.target.upper(which, delta, p, dim, tokens) or 0.0, True
+    found: dict[float, object] = {}
+
+    def estimate(which: ModulusName, delta: float) -> float:
+        if delta not in found:
+            found[delta] = moduli(net.target, dim, tokens, delta, p, seed=seed)
+        return getattr(found[delta], which).lower
+
+    return estimate, False
+
+
+def error_bound(net: Approximation, p: float = 2, seed: int = 0) -> Bound:
+    """The bound of this construction, term by term, and its measured error."""
+    if p < 1:
+        raise InputError(f"expected p >= 1, got {p}")
+    grid, variant = net.grid, net.plan.variant
+    omega, certified = modulus_of(net, p, seed)
+    entries = (grid.dim * grid.tokens) ** (1 / p)
+    terms = {"cell": omega("sequence", cell_radius(grid))} | code_terms(net.plan, omega, p)
+    if variant in ("lean-stream", "modulated-sqrt"):
+        # the spread of the labels is known exactly: no modulus is needed
+        spread = float(np.linalg.norm([float(span) for span in net.spans], ord=p))
+        terms["code"] = spread * grid.tokens ** (1 / p) / 2**net.plan.num_bits
+    spread = net.target.high - net.target.low
+    spread = spread if spread < inf else float(max(net.spans)) + terms["cell"]
+    # off the good set the output still lies between label values, up to one overlapping sample
+    worst = entries * (2 * spread + float(max(net.jumps, default=Fraction(0))))
+    terms["duplicates"] = 0.0 if net.serves_duplicates else worst * duplicate_measure(grid) ** (1 / p)
+    terms["trifling"] = worst * min(1.0, grid.dim * grid.tokens * grid.cells * float(net.epsilon)) ** (1 / p)
+    sup, lp = measured_error(net, p, seed)
+    return Bound(p, terms, certified, printed_terms(grid, omega, p), sup, lp)
+
+
+def cell_radius(grid: Grid) -> float:
+    """How far a point of a cell can be from its representative."""
+    whole = sqrt(grid.dim * grid.tokens) / grid.cells
+    return whole / 2 if grid.representative == "centre" else whole
+
+
+def code_terms(plan: Plan, omega: Modulus, p: float) -> dict[str, float]:
+    """What the label code adds on the good set: half the largest jump per entry, in moduli; nothing if exact."""
+    grid, n = plan.grid, plan.grid.cells
+    delta, entries = 1 / n, (grid.dim * grid.tokens) ** (1 / p)
+    if plan.variant == "paper":
+        carry = (n - 1) / (n + 1)
+        apart = delta * sqrt((grid.tokens - 1) * grid.dim)
+        changed = (n - 1) / (2 * (grid.tokens - 1) * grid.base ** (grid.tokens - 1) + 2) if grid.tokens > 1 else carry
+        jump = max(
+            omega("context", delta) if grid.tokens > 1 else 0.0,
+            carry * omega("context", apart) if grid.tokens > 1 else 0.0,
+            changed * (omega("token", delta * sqrt(grid.dim)) + (omega("context", apart) if grid.tokens > 1 else 0.0)),
+        )
+        return {"code": entries * jump / 2}
+    if plan.variant == "lean":
+        carry = (n - 1) / (n + 1)
+        jump = max(omega("token", delta), carry * omega("sequence", delta * sqrt(grid.dim * grid.tokens)))
+        return {"code": entries * jump / 2}
+    return {}
+
+
+def printed_terms(grid: Grid, omega: Modulus, p: float) -> dict[str, float]:
+    """Theorem "rate" as printed, its O-term with constant 1."""
+    delta, dim, tokens = 1 / grid.cells, grid.dim, grid.tokens
+    entries = (dim * tokens) ** (1 / p)
+    return {
+        "token": entries * omega("token", delta * sqrt(dim)),
+        "context": entries * omega("context", delta * sqrt(tokens * dim)) if tokens > 1 else 0.0,
+        "sequence": omega("sequence", delta * sqrt(tokens * dim)),
+        "O(N^(2/p) delta^(d/p))": tokens ** (2 / p) * delta ** (dim / p),
+    }
+
+
+def duplicate_measure(grid: Grid) -> float:
+    """The volume of inputs with two tokens in one cell."""
+    distinct = 1.0
+    for used in range(grid.tokens):
+        distinct *= max(0.0, 1 - used / grid.base)
+    return 1 - distinct
+
+
+def measured_error(net: Approximation, p: float, seed: int = 0) -> tuple[float, float]:
+    """(sup on the good set, L^p over all cells) of |f~ - f|_p at points of every cell, or of 1024 random cells."""
+    grid, rng = net.grid, np.random.default_rng(seed)
+    if grid.num_sequences <= MOST_CELLS:
+        cells = np.array(list(product(range(grid.base), repeat=grid.tokens)))
+    else:
+        cells = rng.integers(grid.base, size=(MOST_CELLS, grid.tokens))
+    corners = np.array([[grid.coordinates(int(z)) for z in cell] for cell in cells]).transpose(0, 2, 1)
+    exact = np.vectorize(lambda k: Fraction(int(k), grid.cells), otypes=[object])(corners)
+    outputs = net(exact).astype(float)
+    inside = float(1 - net.epsilon * grid.cells)  # the part of a cell that is not trifling
+    sup, powers = 0.0, []
+    for cell, corner, output in zip(cells, corners, outputs, strict=True):
+        good = net.serves_duplicates or len(set(cell.tolist())) == grid.tokens
+        offsets = [np.zeros(corner.shape), np.full(corner.shape, inside)]
+        offsets += [rng.random(corner.shape) * inside for _ in range(POINTS_PER_CELL)]
+        for number, offset in enumerate(offsets):
+            difference = evaluate(net.target.function, (corner + offset) / grid.cells) - output
+            error = float(np.linalg.norm(difference.ravel(), ord=p))
+            sup = max(sup, error) if good else sup
+            if number >= 2:  # the two extreme corners would bias the mean
+                powers.append(error)
+    largest = max(powers)
+    if p == inf or largest == 0:
+        return sup, largest
+    return sup, largest * float(np.mean((np.array(powers) / largest) ** p)) ** (1 / p)
+
+
+# ---- the theorem for any r, loops for an error, bits --------------------------------------------------------------
+
+
+def cells_for_loops(variant: Variant, loops: int, dim: int, tokens: int, bits: int = 8) -> int:
+    """The finest grid whose network fits into `loops` loops (0 if not even two cells do)."""
+    cells = 1
+    while Plan(variant, Grid(dim, tokens, cells + 1), bits).loops <= loops:
+        cells += 1
+    return cells if cells > 1 else 0
+
+
+def theorem_right_side(loops: int, p: float, dim: int, tokens: int, omega: Modulus) -> dict[str, float]:
+    """Theorem "rate" for r loops, at the delta = 1/n that r loops really allow.
+
+    The printed delta(r) = ((r-N)/2)^(-1/((N+1)d+1)) is not attained for every r: r may lie between two grids.
+    """
+    cells = cells_for_loops("paper", loops, dim, tokens)
+    if cells == 0:
+        least = Plan("paper", Grid(dim, tokens, 2), 1).loops
+        raise InputError(f"{loops} loops allow no grid with two cells, {least} are the least")
+    return printed_terms(Grid(dim, tokens, cells), omega, p)
+
+
+def printed_delta(loops: int, dim: int, tokens: int) -> float:
+    return ((loops - tokens) / 2) ** (-1 / ((tokens + 1) * dim + 1))
+
+
+def loops_for_error(
+    error: float, variant: Variant, dim: int, tokens: int, omega: Modulus, p: float = 2, span: float = 1.0
+) -> Plan:
+    """The smallest grid (and bits) whose bound on the good set is at most `error`; `.loops` is the answer."""
+    if variant not in BUILDERS or error <= 0:
+        raise InputError(f"expected a variant of {sorted(BUILDERS)} and an error > 0, got {variant!r}, {error}")
+    entries = (dim * tokens) ** (1 / p)
+    for cells in range(2, 10_000):
+        grid = Grid(dim, tokens, cells, "centre")
+        base = omega("sequence", cell_radius(grid))
+        for bits in range(1, 41) if variant in ("lean-stream", "modulated-sqrt") else (8,):
+            plan = Plan(variant, grid, bits)
+            code = code_terms(plan, omega, p).get("code", 0.0)
+            if variant in ("lean-stream", "modulated-sqrt"):
+                code = entries * span / 2**bits
+            if base + code <= error:
+                return plan
+    raise InputError(f"no grid of fewer than 10,000 cells reaches an error of {error}")
+
+
+# ---- lower bounds -------------------------------------------------------------------------------------------------
+
+
+def bits_needed(num_labels: int, label_bits: int, dim: int) -> int:
+    """W weights of b bits make at most 2^(W b) functions, so W b >= q K d for all tables of K q-bit labels in R^d."""
+    return num_labels * label_bits * dim
+
+
+def loops_needed(num_labels: int, label_bits: int, width: int, parameters: int, dims_per_loop: int = 0) -> int:
+    """The least r allowed by counting sign patterns, for a feed-forward layer looped r times with real weights.
+
+    q K <= r (1 + W log2(4 e K w (r+1) / W)) + 1 + W log2(4 e K 2^q (r+1) / W). Time modulation adds parameters with
+    every loop: pass the number of modulated rows as `dims_per_loop`.
+    """
+
+    def capacity(loops: int) -> float:
+        w = parameters + dims_per_loop * loops
+        per_loop = 1 + w * max(0.0, log2(4 * e * num_labels * width * (loops + 1) / w))
+        return loops * per_loop + 1 + w * max(0.0, log2(4 * e * num_labels * (loops + 1) / w) + label_bits)
+
+    low, high = 0, 1
+    while capacity(high) < num_labels * label_bits:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if capacity(middle) >= num_labels * label_bits else (middle, high)
+    return 0 if capacity(0) >= num_labels * label_bits else high
+
+
+def real_labels_memorizable(
+    num_labels: int, dim: int, parameters: int, loops: int = 0, modulated_rows: int = 0
+) -> bool:
+    """Whether K d <= W (+ r m with free eta(t)); if not, almost no table of real labels can be stored, for any r."""
+    return num_labels * dim <= parameters + loops * modulated_rows

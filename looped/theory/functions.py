@@ -1,0 +1,128 @@
+"""Target functions: the built-in ones with their range and analytic Lipschitz constants, and a user's own from a file.
+
+All are permutation equivariant maps of (dim, tokens) arrays in [0, 1]. The constants are in the 2-norm; docs/theory.md
+derives them. `Target.upper` turns them into upper bounds of the paper's three moduli of continuity.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf, sqrt
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from looped.errors import InputError, unknown
+from looped.theory.ids import Function
+
+ModulusName = Literal["sequence", "context", "token"]
+ATTENTION_TEMPERATURE = 4
+
+
+@dataclass(frozen=True)
+class Lipschitz:
+    """|f(X) - f(X')|_2 <= sequence * |X - X'|_2; context, token: for one column, with it or the others held fixed."""
+
+    sequence: float
+    context: float
+    token: float
+
+
+@dataclass(frozen=True)
+class Target:
+    """A function with what is known about it."""
+
+    name: str
+    function: Function
+    lipschitz: Lipschitz | None = None
+    low: float = -inf
+    high: float = inf
+
+    def upper(self, which: ModulusName, delta: float, p: float, dim: int, tokens: int) -> float | None:
+        """An upper bound of a modulus, or None: |v|_p <= size^max(0, 1/p - 1/2) |v|_2, and at most the range."""
+        if self.lipschitz is None:
+            return None
+        entries = dim * tokens if which == "sequence" else dim
+        by_slope = getattr(self.lipschitz, which) * delta * entries ** max(0.0, 1 / p - 0.5)
+        return min(by_slope, (self.high - self.low) * entries ** (1 / p))
+
+
+def mean(x: np.ndarray) -> np.ndarray:
+    """Every token becomes the mean of all tokens."""
+    return np.repeat(x.mean(axis=1, keepdims=True), x.shape[1], axis=1)
+
+
+def prod(x: np.ndarray) -> np.ndarray:
+    """Every token becomes the coordinate-wise product of all tokens."""
+    return np.repeat(x.prod(axis=1, keepdims=True), x.shape[1], axis=1)
+
+
+def attn(x: np.ndarray) -> np.ndarray:
+    """Softmax attention of every token over all tokens, temperature 4."""
+    scores = ATTENTION_TEMPERATURE * x.T @ x
+    weights = np.exp(scores - scores.max(axis=0, keepdims=True))
+    return x @ (weights / weights.sum(axis=0, keepdims=True))
+
+
+def maximum(x: np.ndarray) -> np.ndarray:
+    """The coordinate-wise maximum over the tokens, less half the token."""
+    return x.max(axis=1, keepdims=True) - x / 2
+
+
+def wave(x: np.ndarray) -> np.ndarray:
+    """sin(3 x + 2 (sum of all entries)): both moduli large."""
+    return np.sin(3 * x + 2 * x.sum())
+
+
+def _mean(dim: int, tokens: int) -> Target:
+    return Target("mean", mean, Lipschitz(1, sqrt(tokens - 1) / tokens, 1 / tokens), 0, 1)
+
+
+def _prod(dim: int, tokens: int) -> Target:
+    return Target("prod", prod, Lipschitz(tokens, sqrt(tokens - 1), 1), 0, 1)
+
+
+def _attn(dim: int, tokens: int) -> Target:
+    # query: t Cov_p(x), |Cov| <= d/4; own key: t p(1-p) d <= t d/4; own value: p <= 1; others: 1 + t sqrt(d) sqrt(d)/2
+    token, context = 1 + ATTENTION_TEMPERATURE * dim / 2, 1 + ATTENTION_TEMPERATURE * dim / 2
+    return Target("attn", attn, Lipschitz(token + sqrt(tokens) * context, context, token), 0, 1)
+
+
+def _max(dim: int, tokens: int) -> Target:
+    return Target("max", maximum, Lipschitz(sqrt(tokens) + 0.5, 1 if tokens > 1 else 0, 0.5), 0, 1)
+
+
+def _wave(dim: int, tokens: int) -> Target:
+    return Target("wave", wave, Lipschitz(3 + 2 * dim * tokens, 2 * dim * sqrt(tokens - 1), 3 + 2 * dim), -1, 1)
+
+
+FUNCTIONS: dict[str, Callable[[int, int], Target]] = {
+    "mean": _mean,
+    "prod": _prod,
+    "attn": _attn,
+    "max": _max,
+    "wave": _wave,
+}
+
+
+def load(name: str, dim: int, tokens: int) -> Target:
+    """A built-in function by name, or `file.py:name` for a user's own."""
+    if ":" not in name:
+        if name not in FUNCTIONS:
+            raise unknown("function", name, [*FUNCTIONS, "file.py:name"])
+        return FUNCTIONS[name](dim, tokens)
+    path, _, attribute = name.rpartition(":")
+    if not Path(path).is_file():
+        raise InputError(f"expected a Python file before ':' in {name!r}, but there is no file {path!r}")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function: Any = getattr(module, attribute, None)
+    if not callable(function):
+        raise InputError(f"expected a function {attribute!r} in {path}, found {type(function).__name__}")
+    return Target(attribute, function)

@@ -1,0 +1,71 @@
+"""`memorize(labels, variant)`: the memorizers of Step 3 on their own, as objects that are called with an id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Rational, Real
+
+import numpy as np
+
+from looped.errors import InputError, unknown
+from looped.theory.engine import Engine
+from looped.theory.exact import LoopedNetwork, Number, Size
+from looped.theory.memorizer import bits_memorizer, minimal_modulated_memorizer, modulated_memorizer
+from looped.theory.streams import sqrt_memorizer, stream_memorizer
+
+MEMORIZERS: dict[str, Callable[..., LoopedNetwork]] = {
+    "bits": bits_memorizer,
+    "modulated": modulated_memorizer,
+    "modulated-minimal": minimal_modulated_memorizer,
+    "stream": stream_memorizer,
+    "sqrt": sqrt_memorizer,
+}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """`memory(k)` is the d exact values that the looped feed-forward network returns for id k."""
+
+    network: LoopedNetwork
+    num_labels: int
+    engine: Engine
+
+    @property
+    def size(self) -> Size:
+        return self.network.size
+
+    def __call__(self, k: int) -> list[Fraction]:
+        return self.table([k])[0]
+
+    def table(self, ids: Sequence[int] | None = None) -> list[list[Fraction]]:
+        """The values of many ids (all, if none are named) in one batch."""
+        ids = range(self.num_labels) if ids is None else ids
+        wrong = [k for k in ids if not 0 <= k < self.num_labels]
+        if wrong:
+            raise InputError(f"expected an id in 0..{self.num_labels - 1}, got {wrong[0]}")
+        values = self.engine(np.array([int(k) for k in ids], dtype=object).reshape(-1, 1, 1))
+        return [list(value[:, 0]) for value in values]
+
+
+def memorize(labels: Sequence, variant: str = "bits", bits: int = 8) -> Memory:
+    """K numbers or K vectors to a memorizer. `bits` is q of stream and sqrt: exact for multiples of 2^-q in [0, 1)."""
+    if variant not in MEMORIZERS:
+        raise unknown("memorizer", variant, MEMORIZERS)
+    table = [[_exact(v) for v in (y if isinstance(y, Sequence | np.ndarray) else [y])] for y in labels]
+    if len(table) < 2 or len({len(y) for y in table}) != 1:
+        raise InputError(f"expected at least two labels, all of one length, got lengths {[len(y) for y in table][:8]}")
+    if variant in ("stream", "sqrt"):
+        if bits < 1:
+            raise InputError(f"expected bits >= 1, got {bits}")
+        network = MEMORIZERS[variant](table, bits)
+    else:
+        network = MEMORIZERS[variant](table)
+    return Memory(network, len(table), Engine(network))
+
+
+def _exact(value: object) -> Number:
+    if isinstance(value, Rational | Real) and np.isfinite(float(value)):
+        return Fraction(value) if isinstance(value, Rational) else Fraction(float(value))
+    raise InputError(f"expected a finite number as label, got {value!r}")

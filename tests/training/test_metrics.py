@@ -1,0 +1,69 @@
+"""What an evaluation says, against the same numbers computed another way."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from looped.config import ModelConfig
+from looped.models import build_model
+from looped.tasks import EditDistance
+from looped.tasks.language import Language
+from looped.training.evaluation import EVALUATION_SEED, evaluate
+
+
+def test_accuracy_and_loss_are_those_of_the_examples():
+    task = EditDistance(length=4, alphabet=3, max_letters=3)
+    model = build_model(ModelConfig(block="looped", dim=16, num_heads=2, num_loops=2), task.spec, seed=3)
+    report = evaluate(model, task, "test", 30, [1, 2, 5])
+    batch = task.sample(EVALUATION_SEED, "test", range(30))
+    for row in report["rows"]:
+        scores = model(torch.from_numpy(batch.inputs), num_loops=row["loops"])[:, -1].detach().double()
+        answers = batch.targets[:, -1]
+        right = [int(scores[i].argmax()) == answers[i] for i in range(30)]
+        surprise = [-math.log(scores[i].softmax(0)[answers[i]]) for i in range(30)]
+        assert row["accuracy"] == pytest.approx(np.mean(right))
+        assert row["loss"] == pytest.approx(np.mean(surprise), rel=1e-5)
+    counts = np.unique(batch.targets[:, -1], return_counts=True)[1]
+    assert report["baseline"] == counts.max() / 30
+
+
+def test_a_rescaled_model_is_asked_anew_for_every_number_of_loops():
+    task = EditDistance(length=4, alphabet=3, max_letters=3)
+    config = ModelConfig(block="modulated", dim=16, num_heads=2, num_loops=2, beyond="rescale", injection="add")
+    model = build_model(config, task.spec)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator))
+    together = {row["loops"]: row["loss"] for row in evaluate(model, task, "test", 20, [1, 2, 3, 4, 8])["rows"]}
+    for loops, loss in together.items():
+        (alone,) = evaluate(model, task, "test", 20, [loops])["rows"]
+        assert alone["loss"] == pytest.approx(loss, rel=1e-6)
+
+
+def test_perplexity_counts_every_token_of_the_split_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
+    words = np.random.default_rng(0).choice(["loop", "time", "step", "gate", "state", "norm"], size=900)
+    (tmp_path / "text.txt").write_text("\n".join(" ".join(words[i : i + 9]) for i in range(0, 900, 9)))
+    task = Language(text=str(tmp_path / "text.txt"), seq_len=12, stride=5)
+    model = build_model(ModelConfig(block="looped", dim=8, num_heads=2, num_loops=2), task.spec, seed=1)
+    report = evaluate(model, task, "test")
+    (row,) = report["rows"]
+    # The same windows by hand: each starts 5 tokens later and counts what no earlier one has counted.
+    text = task.tokens("test").astype(np.int64)
+    total, counted, start = 0.0, 1, 0
+    while counted < len(text):
+        start = min(start, len(text) - 13)
+        window = torch.from_numpy(text[start : start + 13])
+        logs = model(window[None, :-1])[0].detach().double().log_softmax(dim=-1)
+        for place in range(counted, start + 13):
+            total -= logs[place - start - 1, text[place]].item()
+        counted = start + 13
+        start += 5
+    assert row["loss"] == pytest.approx(total / (len(text) - 1), rel=1e-6)
+    assert row["perplexity"] == pytest.approx(math.exp(total / (len(text) - 1)), rel=1e-6)
+    assert row["low"] < row["perplexity"] < row["high"]
+    frequent = np.unique(text[1:], return_counts=True)[1] / (len(text) - 1)
+    assert report["baseline"] == pytest.approx(np.prod(frequent**-frequent))
