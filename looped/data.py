@@ -15,8 +15,8 @@ import numpy as np
 
 from looped.config import RunConfig
 from looped.errors import InputError, require
+from looped.files import save
 from looped.tasks import Batch, Split, Task
-from looped.tasks.storage import save
 
 CHUNK = 500  # examples made and written at a time
 

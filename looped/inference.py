@@ -55,19 +55,19 @@ def solve(model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | Non
     """One frame per loop for one example's inputs, as `task.parse` or `task.sample` gives them."""
     require(inputs.ndim == (1 if task.spec.kind == "tokens" else 2), "solve takes the inputs of one example")
     device = next(model.parameters()).device
-    counted = torch.from_numpy(task.counted(inputs)).to(device)
+    counted = task.counted(inputs)
     before = None
     with torch.inference_mode():
         for t, state in enumerate(model.iterate(torch.from_numpy(inputs)[None].to(device), num_loops)):
             scores = model.read_out(state)[0]
             if task.spec.kind == "tokens":
-                outputs = scores.argmax(dim=-1)
-                likeliest = scores.float().softmax(dim=-1).amax(dim=-1)
-                confidence = float(likeliest[counted].mean())
+                likeliest, classes = scores.float().softmax(dim=-1).max(dim=-1)
+                confidence = float(likeliest.cpu().numpy()[counted].mean())
+                # Where no answer is read the model says nothing of worth: what was asked stands there.
+                outputs = np.where(counted, classes.cpu().numpy(), inputs)
             else:
-                outputs, confidence = scores, 1.0
+                outputs, confidence = scores.cpu().numpy(), 1.0
             moved = state if before is None else state - before
             change = float(moved.norm() / state.norm().clamp(min=1e-30))
             before = state
-            answer = outputs.cpu().numpy()
-            yield Frame(t + 1, answer, task.answer(answer), confidence, change)
+            yield Frame(t + 1, outputs, task.answer(outputs), confidence, change)

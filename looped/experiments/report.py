@@ -9,7 +9,7 @@ from looped.errors import require
 from looped.experiments.figures import Series, line_figure
 from looped.experiments.runner import at_trained_loops, cell_folder, read_test
 from looped.experiments.spec import Cell, Experiment
-from looped.training.files import read_json, write_atomically
+from looped.files import read_json, save_text
 
 
 class Finished(NamedTuple):
@@ -29,8 +29,8 @@ def write_report(experiment: Experiment, root: Path, out: Path) -> Path:
     """Write `report.md` and `index.html`; returns the page's path."""
     finished = collect(experiment, root)
     require(bool(finished), f"nothing to report: no finished cell of {experiment.id} under {root}")
-    write_atomically(out / "report.md", markdown(experiment, finished).encode())
-    write_atomically(out / "index.html", page(experiment, finished).encode())
+    save_text(out / "report.md", markdown(experiment, finished))
+    save_text(out / "index.html", page(experiment, finished))
     return out / "index.html"
 
 

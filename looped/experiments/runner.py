@@ -14,7 +14,7 @@ from typing import Any
 from looped.config import RunConfig
 from looped.errors import InputError
 from looped.experiments.spec import Cell, Experiment
-from looped.training.files import read_json, write_json
+from looped.files import read_json, save_json
 from looped.training.folder import RunFolder
 
 REFRESH_SECONDS = 1.0
@@ -82,7 +82,7 @@ def _finish_cell(config: RunConfig, folder: str, test_size: int) -> dict[str, An
     run = load_run(folder)
     loops = [1] if config.model.block == "standard" else range(1, 2 * config.model.num_loops + 1)
     test = evaluate(run.model, run.task, "test", test_size, loops)
-    write_json(Path(folder) / "test.json", test)
+    save_json(Path(folder) / "test.json", test)
     return test
 
 

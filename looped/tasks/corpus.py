@@ -13,14 +13,14 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from looped.errors import InputError, require
+from looped.files import cache_folder, data_folder, save_json
 from looped.tasks import bpe
 from looped.tasks.base import Split
-from looped.tasks.storage import cache_folder, data_folder, save
 
 EndOfText = Literal["article", "line"]
 Progress = Callable[[int], None]
@@ -159,12 +159,7 @@ def _read_journal(journal: Path, part: Path) -> tuple[int, int]:
 
 
 def _write_journal(journal: Path, num_blocks: int, num_tokens: int) -> None:
-    line = json.dumps([num_blocks, num_tokens]).encode()
-
-    def write(file: IO[bytes]) -> None:
-        file.write(line)
-
-    save(journal, write)
+    save_json(journal, [num_blocks, num_tokens])
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from looped.errors import InputError, require, unknown
+from looped.files import data_folder
 from looped.tasks.base import Batch, Spec, Split, Task, masked_accuracy, split_buckets, split_number
-from looped.tasks.storage import data_folder
 from looped.tasks.sudoku_draws import MAX_TRIES, NO_LIMIT, draw_images, draw_puzzles
 from looped.tasks.sudoku_pool import SHARD, build_shards, file_puzzles, shard
 from looped.tasks.sudoku_reference import all_solutions
@@ -95,6 +95,9 @@ class Sudoku(Task):
         require(1 <= size <= self.size, f"a size of sudoku must be in 1..{self.size} open cells, got {size}")
         indices = np.asarray(indices, dtype=np.int64)
         clues = max(self.clues or 0, self.num_cells - size)
+        # Their split is that of the puzzle as it is in the file, and another one would be made by adding clues.
+        as_they_are = self.side == 4 and self.file is not None
+        require(not as_they_are or clues == FEWEST_CLUES[4], "no clues can be added to 4x4 puzzles of a file")
         if self.file is None and not self._pool_size:
             return self._encode(*self._drawn_afresh(seed, split, indices, clues))
         puzzles, solutions = self._from_pool(split, indices) if self.file is None else self._from_file(split, indices)
@@ -183,7 +186,8 @@ class Sudoku(Task):
 
     @property
     def _wanted(self) -> str:
-        return f"{self.side}x{self.side}, clues {self.clues or 'minimal'}, difficulty {self.difficulty}"
+        origin = "our own" if self.file is None else f"from {self._path}"
+        return f"{self.side}x{self.side}, clues {self.clues or 'any'}, difficulty {self.difficulty}, {origin}"
 
     @property
     def _pool_size(self) -> int:

@@ -18,8 +18,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from looped.errors import InputError
+from looped.files import cache_folder, save
 from looped.tasks.base import Split, split_buckets, split_number
-from looped.tasks.storage import cache_folder, save
 from looped.tasks.sudoku_draws import NO_LIMIT, draw_puzzles
 from looped.tasks.sudoku_files import FilePuzzles, read_puzzles
 from looped.tasks.sudoku_solver import geometry, workspace

@@ -114,6 +114,7 @@ class Approximation:
     epsilon: Fraction
     jumps: tuple[Fraction, ...]  # per coordinate: the largest |y_k - y_{k-1}| (0 where labels are stored themselves)
     spans: tuple[Fraction, ...]  # per coordinate: the range of the labels
+    resolutions: tuple[Fraction, ...]  # per coordinate: span 2^-q of a stream (0 for the other variants)
     labels: dict[TokenIds, Sequence[Vector]]
     value_of: Callable[[TokenIds, int], Vector]
     engine: Engine
@@ -200,10 +201,11 @@ def approximate(
     labels = dict(tabulate(target.function, grid, duplicates=True))
     network, codes, value_of = BUILDERS[variant](grid, labels, bits, sharpness)
     jumps = tuple(code.largest_jump if isinstance(code, DifferenceCode) else Fraction(0) for code in codes)
+    resolutions = tuple(code.span / 2**bits if isinstance(code, StreamCode) else Fraction(0) for code in codes)
     flat = [[column[i] for columns in labels.values() for column in columns] for i in range(dim)]
     spans = tuple(max(values) - min(values) for values in flat)
     engine = Engine(network)
-    return Approximation(target, plan, network, trifling(cells), jumps, spans, labels, value_of, engine)
+    return Approximation(target, plan, network, trifling(cells), jumps, spans, resolutions, labels, value_of, engine)
 
 
 def refuse_if_not_equivariant(function: Function, grid: Grid, tolerance: float = 1e-9) -> None:

@@ -72,9 +72,9 @@ def error_bound(net: Approximation, p: float = 2, seed: int = 0) -> Bound:
     entries = (grid.dim * grid.tokens) ** (1 / p)
     terms = {"cell": omega("sequence", cell_radius(grid))} | code_terms(net.plan, omega, p)
     if variant in ("lean-stream", "modulated-sqrt"):
-        # the spread of the labels is known exactly: no modulus is needed
-        spread = float(np.linalg.norm([float(span) for span in net.spans], ord=p))
-        terms["code"] = spread * grid.tokens ** (1 / p) / 2**net.plan.num_bits
+        # the resolution is known exactly: no modulus is needed
+        resolution = float(np.linalg.norm([float(step) for step in net.resolutions], ord=p))
+        terms["code"] = resolution * grid.tokens ** (1 / p)
     spread = net.target.high - net.target.low
     spread = spread if spread < inf else float(max(net.spans)) + terms["cell"]
     # off the good set the output still lies between label values, up to one overlapping sample

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, sqrt
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, cast
 
 import numpy as np
 
@@ -122,7 +122,7 @@ def load(name: str, dim: int, tokens: int) -> Target:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    function: Any = getattr(module, attribute, None)
+    function = getattr(module, attribute, None)
     if not callable(function):
         raise InputError(f"expected a function {attribute!r} in {path}, found {type(function).__name__}")
-    return Target(attribute, function)
+    return Target(attribute, cast(Function, function))

@@ -268,4 +268,4 @@ def whole(value: Number) -> Number:
 
 
 def _float(value: Number) -> float:
-    return float(value) if abs(value) < 2**1000 else math.copysign(math.inf, value)
+    return float(value) if abs(value) < 2**1000 else math.inf if value > 0 else -math.inf

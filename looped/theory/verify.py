@@ -317,7 +317,7 @@ def _drift() -> Iterator[Row]:
 
 
 def _index_shift() -> Iterator[Row]:
-    """With softmax the id is off on both sides of an integer; only the shift by 1/4 makes the index step indifferent."""
+    """With softmax the id is off on both sides of an integer; the shift by 1/4 makes the index step indifferent."""
     grid = Grid(1, 2, 4)
     labels = fill(labels_by_id(grid, tabulate(FUNCTIONS["wave"](1, 2).function, grid, True), paper_id), 128)
     points = np.array([[[Fraction(a, 4) for a in z]] for z in permutations(range(4), 2)], dtype=object)

@@ -16,7 +16,7 @@ from safetensors.torch import save as save_shard
 from torch import Tensor
 
 from looped.errors import InputError
-from looped.training.files import sync_folder, write_bytes
+from looped.files import save, save_json, sync_folder
 
 MAX_SHARD_BYTES = 15_000_000
 KEEP = 2
@@ -42,12 +42,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     for number, shard in enumerate(_shards(checkpoint.tensors)):
         data = save_shard(shard)
         name = f"shard-{number:03d}.safetensors"
-        write_bytes(temporary / name, data)
+        save(temporary / name, lambda handle, data=data: handle.write(data))
         hashes[name] = hashlib.sha256(data).hexdigest()
     shapes = {name: list(tensor.shape) for name, tensor in checkpoint.tensors.items()}
     state = {"step": checkpoint.step, "extra": checkpoint.extra, "shapes": shapes, "sha256": hashes}
-    write_bytes(temporary / "state.json", (json.dumps(state, indent=1) + "\n").encode())
-    sync_folder(temporary)
+    save_json(temporary / "state.json", state)
     temporary.rename(final)
     sync_folder(folder)
     for old in sorted(folder.glob("step-*"))[:-KEEP]:

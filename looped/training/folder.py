@@ -8,8 +8,8 @@ from typing import Any
 
 from looped.config import RunConfig
 from looped.errors import InputError, require
+from looped.files import read_json, save_json
 from looped.training.checkpoint import Checkpoint, load_newest
-from looped.training.files import read_json, write_json
 
 
 class RunFolder:
@@ -30,7 +30,7 @@ class RunFolder:
         else:
             occupied = self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
             require(not occupied, f"{self.path} is not a run: expected a new or empty folder, or one with config.json")
-            write_json(self.config_path, config.to_json())
+            save_json(self.config_path, config.to_json())
 
     def read_config(self) -> RunConfig:
         require(self.path.is_dir(), f"no run at {self.path}: expected a folder with config.json")

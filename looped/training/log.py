@@ -8,7 +8,7 @@ from typing import Any
 
 from looped.config import RunConfig
 from looped.errors import InputError
-from looped.training.files import write_atomically
+from looped.files import save_text
 
 
 class Log:
@@ -17,7 +17,7 @@ class Log:
     def __init__(self, path: Path, config: RunConfig, first_step: int, *, quiet: bool) -> None:
         self.num_steps = config.train.num_steps
         kept = [line for line in _lines(path) if json.loads(line)["step"] <= first_step]
-        write_atomically(path, "".join(line + "\n" for line in kept).encode())
+        save_text(path, "".join(line + "\n" for line in kept))
         self._file = open(path, "a")  # noqa: SIM115 (closed in __exit__)
         self._trackers = _trackers(config, path.parent)
         self._screen = None if quiet else _screen(config, first_step)

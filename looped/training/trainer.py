@@ -14,13 +14,13 @@ from torch import Tensor
 import looped
 from looped.config import RunConfig
 from looped.errors import InputError, require
+from looped.files import save_json
 from looped.models import build_model
 from looped.tasks import Split
 from looped.training.checkpoint import Checkpoint, save_checkpoint
 from looped.training.data import batches
 from looped.training.engine import choose_device, prepare_engine
 from looped.training.evaluation import evaluate
-from looped.training.files import write_json
 from looped.training.folder import RunFolder
 from looped.training.log import Log
 from looped.training.objective import TensorBatch, objective, to_device
@@ -109,7 +109,7 @@ class Trainer:
             validation = self._validation()
             log.record(self.step, **validation)
         result = {"finished": True, "step": self.step, **validation, **self._account()}
-        write_json(self.folder.result_path, result)
+        save_json(self.folder.result_path, result)
         return result
 
     def train_step(self, step: int, batch: TensorBatch) -> Tensor:

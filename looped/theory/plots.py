@@ -1,0 +1,225 @@
+"""Pictures for a lecture: how the proof's network works, loop by loop, and what it costs. Each writes one PNG.
+
+matplotlib is imported when a picture is drawn, so that the theory itself needs only numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import permutations
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from looped.errors import InputError, unknown
+from looped.theory.approximate import BUILDERS, Plan, Variant, approximate
+from looped.theory.bounds import error_bound, loops_needed
+from looped.theory.functions import load
+from looped.theory.ids import Grid, fill, labels_by_id, paper_id, printed_fill, tabulate
+from looped.theory.memorizer import DifferenceCode, bits_memorizer, modulated_memorizer
+from looped.theory.quantizer import quantizer
+from looped.theory.streams import Grouping, sqrt_memorizer, stream_memorizer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, GREY = "#1b1b1b", "#8a8a8a"
+COLOURS = {
+    "paper": "#c0392b",
+    "lean": "#2471a3",
+    "lean-stream": "#17a589",
+    "modulated": "#d68910",
+    "modulated-minimal": "#7d3c98",
+    "modulated-sqrt": "#1e8449",
+}
+
+
+def _figure(width: float, height: float, columns: int = 1, rows: int = 1, **options) -> tuple[Figure, np.ndarray]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    axes = np.atleast_1d(np.array(figure.subplots(rows, columns, **options))).ravel()
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=8, colors=INK)
+    return figure, axes
+
+
+def _label(axis: Axes, title: str, x: str, y: str) -> None:
+    axis.set_title(title, fontsize=10, loc="left", color=INK)
+    axis.set_xlabel(x, fontsize=9)
+    axis.set_ylabel(y, fontsize=9)
+
+
+def staircase(path: Path, cells: int = 6) -> None:
+    """Step 1: the quantizer's output after every loop, as a function of x."""
+    from matplotlib import colormaps
+
+    network = quantizer(cells, epsilon=Fraction(1, 16 * cells))
+    xs = [Fraction(i, 64 * cells) for i in range(64 * cells)]
+    runs = [[state[0]["cell1"] for state in network.states([[x]])] for x in xs]
+    figure, (axis,) = _figure(6.4, 4)
+    for loop in range(cells):
+        colour = colormaps["viridis"](loop / max(cells - 1, 1))
+        line = [float(run[loop]) for run in runs]
+        axis.plot([float(x) for x in xs], line, color=colour, lw=1 + 2 * (loop == cells - 1), zorder=cells - loop)
+        axis.annotate(f"loop {loop}", (1.01, line[-1] if loop == cells - 1 else 0), fontsize=7, color=colour) if (
+            loop in (0, cells - 1)
+        ) else None
+    scale = axis.figure.colorbar(_mappable(cells - 1), ax=axis, ticks=range(cells), pad=0.1)
+    scale.set_label("loops done", fontsize=9)
+    _label(axis, f"The quantizer adds one step of the staircase per loop (n = {cells})", "x", "cell number so far")
+    figure.savefig(path)
+
+
+def _mappable(top: float):
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    return ScalarMappable(Normalize(0, top), colormaps["viridis"])
+
+
+def contextual_ids(path: Path, cells: int = 4) -> None:
+    """Step 2: the id of the first of two tokens for every pair of cells, and how sparse these ids are among all K."""
+    grid = Grid(1, 2, cells)
+    total = 2 * grid.base * grid.num_sequences
+    table = np.full((cells, cells), np.nan)
+    for own, other in permutations(range(cells), 2):
+        table[other, own] = paper_id(grid, (max(own, other), min(own, other)), own)
+    for own in range(cells):
+        table[own, own] = paper_id(grid, (own, own), own)
+    figure, (left, right) = _figure(9, 3.8, columns=2, width_ratios=(1, 1.6))
+    image = left.imshow(table, origin="lower", cmap="viridis")
+    for (other, own), value in np.ndenumerate(table):
+        ink = "white" if value < 0.6 * total else INK
+        left.text(own, other, f"{int(value)}", ha="center", va="center", fontsize=8, color=ink)
+    left.set_xticks(range(cells))
+    left.set_yticks(range(cells))
+    _label(left, "Contextual id of a token", "own cell z", "the other token's cell")
+    figure.colorbar(image, ax=left, shrink=0.8)
+    for own in range(cells):
+        ids = sorted(table[:, own])
+        right.vlines(ids, own - 0.35, own + 0.35, color=COLOURS["paper"], lw=2)
+        right.hlines(own, own * 2 * grid.num_sequences, (own + 1) * 2 * grid.num_sequences - 1, color=GREY, lw=0.6)
+    right.set_yticks(range(cells))
+    _label(right, f"{cells * cells} ids in use among K = {total}; the rest is filled linearly", "id k", "own cell z")
+    figure.savefig(path)
+
+
+def labels(path: Path, function: str = "wave", cells: int = 4) -> None:
+    """Step 3: the labels y_k, their linear fill, the +-1 code that the network stores, and the printed fill."""
+    grid = Grid(1, 2, cells)
+    known = labels_by_id(grid, tabulate(load(function, 1, 2).function, grid, True), paper_id)
+    total = 2 * grid.base * grid.num_sequences
+    table, printed = fill(known, total), printed_fill(known, total, cells)
+    code = DifferenceCode.of([y[0] for y in table])
+    figure, (axis,) = _figure(8.4, 4)
+    ks = range(total)
+    axis.plot(ks, [float(y[0]) for y in printed], color=GREY, lw=0.8, ls=":", label="fill as printed (divides by n)")
+    axis.step(
+        ks, [float(code.value(k)) for k in ks], where="mid", color="#2471a3", lw=1, label="what the network stores"
+    )
+    axis.plot(ks, [float(y[0]) for y in table], color=INK, lw=1.2, label="linear fill")
+    axis.plot(
+        list(known), [float(y[0]) for y in known.values()], "o", ms=4, color=COLOURS["paper"], label="labels of f"
+    )
+    low, high = min(float(y[0]) for y in table), max(float(y[0]) for y in table)
+    axis.set_ylim(low - 0.35 * (high - low), high + 0.35 * (high - low))
+    axis.legend(fontsize=8, frameon=False, ncols=2, loc="upper right")
+    _label(axis, f"Labels of {function} over the contextual ids (n = {cells}, d = 1, N = 2)", "id k", "$y_k$")
+    figure.savefig(path)
+
+
+def error(path: Path, function: str = "attn", most_loops: int = 2000, bits: int = 6, p: float = 2) -> None:
+    """Error against loops for every variant with its bound, and loops against labels with the lower bounds."""
+    target = load(function, 1, 2)
+    figure, (left, right) = _figure(11, 4.6, columns=2)
+    for variant in BUILDERS:
+        xs, measured, proved = [], [], []
+        cells = 2
+        while (plan := Plan(variant, Grid(1, 2, cells, "centre"), bits)).loops <= most_loops and cells <= 24:
+            bound = error_bound(approximate(target, 1, 2, cells, variant, "centre", bits=bits), p)
+            xs.append(plan.loops)
+            measured.append(bound.measured_lp)
+            proved.append(bound.total)
+            cells = max(cells + 1, round(cells * 1.25))
+        left.loglog(xs, measured, "o-", ms=3.5, lw=1.4, color=COLOURS[variant], label=variant)
+        left.loglog(xs, proved, "--", lw=0.9, color=COLOURS[variant])
+    left.legend(fontsize=8, frameon=False, title="measured (solid), bound (dashed)", title_fontsize=8)
+    _label(left, f"Error of {function} against loops (d = 1, N = 2, p = {p:g})", "loops r", "$L^p$ error")
+    _memorizer_costs(right, bits)
+    figure.savefig(path)
+
+
+def _memorizer_costs(axis: Axes, bits: int) -> None:
+    """Loops to store K q-bit labels: the constructions above what counting sign patterns allows."""
+    example = [Fraction(k % 2, 2) for k in range(4)]
+    counts = np.unique(np.geomspace(8, 1e6, 40).astype(int)).tolist()
+    stream, root = stream_memorizer(example, bits).size, sqrt_memorizer(example, bits).size
+    fixed = bits_memorizer(example).size.loops - len(example), modulated_memorizer(example).size.loops - len(example)
+    curves = {
+        "bits (error: half a jump)": ([k + fixed[0] for k in counts], COLOURS["paper"]),
+        "stream, weight-tied": ([bits * (k - 1) + 1 for k in counts], COLOURS["lean-stream"]),
+        "modulated": ([k + fixed[1] for k in counts], COLOURS["modulated"]),
+        "sqrt, time-modulated": ([_grouped(k, bits) for k in counts], COLOURS["modulated-sqrt"]),
+    }
+    for name, (loops, colour) in curves.items():
+        axis.loglog(counts, loops, lw=1.6, color=colour, label=name)
+    tied = [loops_needed(k, bits, stream.width, stream.parameters) for k in counts]
+    free = [loops_needed(k, bits, root.width, root.parameters - 4 * root.loops, root.dims) for k in counts]
+    axis.loglog(counts, tied, "--", lw=1, color=COLOURS["lean-stream"], label="no weight-tied layer of that size below")
+    axis.loglog(counts, free, "--", lw=1, color=COLOURS["modulated-sqrt"], label="no time-modulated one below")
+    axis.legend(fontsize=8, frameon=False)
+    _label(axis, f"Loops to store K labels of {bits} bits", "labels K", "loops r")
+
+
+def _grouped(count: int, bits: int) -> int:
+    near = max(1, round((count / bits) ** 0.5))
+    sizes = range(max(1, near - 2), near + 3)
+    return min(Grouping(-(-count // size), size, bits).loops for size in sizes)
+
+
+def trace(path: Path, function: str = "wave", variant: Variant = "lean", cells: int = 3) -> None:
+    """Every row of one token over the loops; each row scaled to its own largest value."""
+    if variant not in BUILDERS:
+        raise unknown("variant", variant, BUILDERS)
+    net = approximate(load(function, 1, 2), 1, 2, cells, variant, bits=4)
+    x = [[Fraction(1, 2 * cells), Fraction(2 * cells - 1, 2 * cells)]]
+    recorded = net.trace(np.array(x, dtype=object))
+    values = np.array([[float(v) for v in row] for row in recorded.values[:, :, 1]]).T
+    scale = np.abs(values).max(axis=1, keepdims=True)
+    figure, (axis,) = _figure(10, 0.24 * len(recorded.rows) + 1.4)
+    picture = values / np.where(scale == 0, 1, scale)
+    image = axis.imshow(picture, aspect="auto", cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
+    axis.set_yticks(range(len(recorded.rows)), recorded.rows, fontsize=7)
+    first, second = cells - 1, cells - 1 + net.grid.tokens + (variant in ("paper", "modulated"))
+    for border in (first, second):
+        axis.axvline(border + 0.5, color=INK, lw=0.8, ls=":")
+    figure.colorbar(image, ax=axis, label="value / largest value of the row", pad=0.01)
+    title = f"{variant}: one token's state over {net.size.loops} loops (dotted: end of Step 1 and of Step 2)"
+    _label(axis, title, "loops done", "")
+    figure.savefig(path)
+
+
+PLOTS: dict[str, Callable[..., None]] = {
+    "staircase": staircase,
+    "ids": contextual_ids,
+    "labels": labels,
+    "error": error,
+    "trace": trace,
+}
+
+
+def plot(name: str, path: str | Path, **options) -> Path:
+    """Draw one of PLOTS into a PNG file; `options` are that function's own."""
+    if name not in PLOTS:
+        raise unknown("picture", name, PLOTS)
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise InputError(f"expected an existing folder for the picture, got {str(target.parent)!r}")
+    PLOTS[name](target, **options)
+    return target

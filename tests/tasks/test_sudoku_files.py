@@ -1,0 +1,194 @@
+"""Where base puzzles come from: the pool in the cache folder, and the files of a user, good and bad."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from looped.errors import InputError
+from looped.tasks import sudoku_pool
+from looped.tasks.sudoku import Sudoku
+from looped.tasks.sudoku_files import read_puzzles
+
+PUZZLE_4 = "0001102300003000"
+SOLUTION_4 = "2341142341323214"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOPED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    """A cache folder of the test's own, and nothing in memory either."""
+    monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
+    sudoku_pool.IN_MEMORY.clear()
+    yield tmp_path / "cache"
+    sudoku_pool.IN_MEMORY.clear()
+
+
+def text(board):
+    return "".join(str(int(digit)) for digit in board)
+
+
+# ------------------------------------------------------------------ the pool
+
+
+def test_a_pool_is_seen_whole_before_anything_is_seen_again():
+    task = Sudoku(pool=300, augment=False)
+    once, again, other_seed = (
+        task.sample(seed, "train", indices).inputs
+        for seed, indices in ((0, range(300)), (0, range(300, 600)), (1, range(300)))
+    )
+    assert len(np.unique(once, axis=0)) == 300
+    assert (once == again).all()
+    assert (once == other_seed).all()
+    assert (once == Sudoku(pool=400, augment=False).sample(0, "train", range(300)).inputs).all()
+
+
+def test_a_stopped_build_goes_on_and_a_damaged_shard_is_made_again(empty_cache):
+    task = Sudoku(pool=2500, augment=False)
+    building = task.prepare("train", num_threads=1)
+    assert next(building) == (0, 2500)
+    assert next(building) == (1024, 2500)
+    building.close()
+    shards = sorted(empty_cache.rglob("train-*.npz"))
+    assert 1 <= len(shards) < 3
+    made = shards[0].stat().st_mtime_ns
+    assert list(task.prepare("train"))[-1] == (2500, 2500)
+    assert shards[0].stat().st_mtime_ns == made
+    whole = task.sample(0, "train", range(0, 2500, 50))
+    sudoku_pool.IN_MEMORY.clear()
+    shards[0].write_bytes(shards[0].read_bytes()[:1000])
+    assert (task.sample(0, "train", range(0, 2500, 50)).inputs == whole.inputs).all()
+    assert shards[0].stat().st_size > 1000
+    assert not [path for path in empty_cache.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_cache_that_cannot_be_written_is_said(tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("in the way")
+    monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
+    sudoku_pool.IN_MEMORY.clear()
+    with pytest.raises(InputError, match=r"cannot write .*cache"):
+        Sudoku().sample(0, "train", range(1))
+    assert len(Sudoku(side=4).sample(0, "test", range(3)).inputs) == 3  # needs none
+
+
+# ------------------------------------------------------------------ files
+
+
+def rows_of(task, count):
+    return [
+        (text(puzzle), text(solution))
+        for puzzle, solution, _ in zip(*task.sample(5, "train", range(count)), strict=True)
+    ]
+
+
+FORMATS = {
+    "three million": lambda rows: "id,puzzle,solution,clues,difficulty\n" + "".join(
+        f"{i},{p.replace('0', '.')},{s},{81 - p.count('0')},1.5\n" for i, (p, s) in enumerate(rows)
+    ),
+    "lines": lambda rows: "# one per line\n\n" + "".join(f"{p}\n" for p, _ in rows),
+    "lines with ratings": lambda rows: "".join(f"{p.replace('0', '.')} 7.2\n" for p, _ in rows),
+    "sources": lambda rows: "source,puzzle,solution,clues,guesses,se_rating\r\n" + "".join(
+        f"\"set, {i % 2}\",{p},{s},{81 - p.count('0')},0,\r\n" for i, (p, s) in enumerate(rows)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_file_formats_are_read(tmp_path, name, packed):
+    rows = rows_of(Sudoku(), 60)
+    path = tmp_path / ("puzzles.csv.gz" if packed else "puzzles.csv")
+    path.write_bytes(gzip.compress(FORMATS[name](rows).encode()) if packed else FORMATS[name](rows).encode())
+    read = read_puzzles(path, 9)
+    assert [(text(p), text(s)) for p, s in zip(read.puzzles, read.solutions, strict=True)] == rows
+    task = Sudoku(file=str(path), augment=False)
+    assert {text(puzzle) for puzzle in task.sample(0, "train", range(60)).inputs} <= {puzzle for puzzle, _ in rows}
+    if name == "sources":
+        task = Sudoku(file=str(path), source="set, 1", file_role="test", augment=False)
+        assert {text(puzzle) for puzzle in task.sample(0, "test", range(30)).inputs} == {
+            puzzle for puzzle, _ in rows[1::2]
+        }
+        with pytest.raises(InputError, match="'set, 2'; did you mean"):
+            Sudoku(file=str(path), source="set, 2").sample(0, "train", [0])
+
+
+def test_a_files_rows_are_split_without_overlap(tmp_path):
+    rows = rows_of(Sudoku(pool=0), 30) + [
+        (text(p), text(s))
+        for split in ("validation", "test")
+        for p, s, _ in zip(*Sudoku().sample(0, split, range(5)), strict=True)
+    ]
+    path = tmp_path / "puzzles.txt"
+    path.write_text(FORMATS["lines"](rows))
+    task = Sudoku(file=str(path), augment=False)
+    splits = {
+        split: {text(puzzle) for puzzle in task.sample(0, split, range(40)).inputs}
+        for split in ("train", "validation", "test")
+    }
+    assert [len(puzzles) for puzzles in splits.values()] == [30, 5, 5]
+    assert set.union(*splits.values()) == {puzzle for puzzle, _ in rows}
+
+
+def test_no_clues_are_added_to_4x4_puzzles_of_a_file(tmp_path):
+    """They could turn a training puzzle into a test puzzle."""
+    path = tmp_path / "puzzles.txt"
+    path.write_text(PUZZLE_4)
+    task = Sudoku(side=4, file=str(path), file_role="test", augment=False)
+    assert text(task.sample(0, "test", [0]).inputs[0]) == PUZZLE_4
+    with pytest.raises(InputError, match="no clues can be added"):
+        task.sample(0, "test", [0], size=5)
+
+
+GOOD = "puzzle,solution\n" + PUZZLE_4 + "," + SOLUTION_4 + "\n"
+BAD_FILES = {
+    "an empty file": (b"", "got none"),
+    "a header alone": (b"puzzle,solution\n", "got none"),
+    "no such column": (b"quizzes,solutions\n0,1\n", "row 1: expected a column 'puzzle'"),
+    "a short puzzle": (GOOD.encode() + b"123,1234\n", "row 3: expected 16 cells, got 3"),
+    "a strange digit": (
+        GOOD.encode() + b"0001102300003005," + SOLUTION_4.encode(),
+        "row 3: expected digits 0-4 or dots",
+    ),
+    "several solutions": (
+        b"puzzle\n0000000000003000\n",
+        "row 2: expected a puzzle with one solution, got one with several",
+    ),
+    "no solution": (b"puzzle\n1100000000003000\n", "row 2: expected a puzzle with one solution, got one with none"),
+    "a wrong solution": (GOOD.replace("2341", "2314").encode(), f"row 2: expected the solution {SOLUTION_4}, got 2314"),
+    "a wrong clue count": (
+        b"puzzle,clues\n" + PUZZLE_4.encode() + b",6\n",
+        "row 2: expected 5 in column 'clues', got '6'",
+    ),
+    "a row cut short": (GOOD.encode() + PUZZLE_4.encode() + b"\n", "row 3: expected 2 columns, got 1"),
+    "text in another encoding": (GOOD.encode() + b"\xff\xfe\n", "expected UTF-8 text"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files_are_refused_with_file_and_row(tmp_path, name):
+    content, said = BAD_FILES[name]
+    path = tmp_path / "puzzles.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        Sudoku(side=4, file=str(path)).sample(0, "train", [0])
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_and_missing_files_are_refused(tmp_path):
+    path = tmp_path / "puzzles.csv.gz"
+    path.write_bytes(gzip.compress(GOOD.encode())[:-12])
+    with pytest.raises(InputError, match=r"puzzles.csv.gz: expected a whole gzip file"):
+        read_puzzles(path, 4)
+    path.write_text(GOOD)
+    with pytest.raises(InputError, match=r"puzzles.csv.gz: expected a gzip file"):
+        read_puzzles(path, 4)
+    with pytest.raises(InputError, match=r"cannot read .*nothing.csv"):
+        Sudoku(file=str(tmp_path / "nothing.csv")).sample(0, "train", [0])

@@ -1,0 +1,295 @@
+"""The composed blocks: exhaustive equality with an independent oracle, stated sizes, equivariance, softmax, faults."""
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from math import comb, inf, log
+
+import numpy as np
+import pytest
+
+from looped import theory
+from looped.theory.block import paper_block
+from looped.theory.engine import Engine
+from looped.theory.ids import Grid, fill, labels_by_id, largest_jump, paper_id, printed_fill, tabulate
+from looped.theory.lean import sharpness
+from tests.theory.oracle import (
+    all_cells,
+    interpolate,
+    label,
+    others_number,
+    paper_number,
+    points,
+    rounded,
+)
+
+F = Fraction
+Q = 4
+SHAPES = [(1, 2, n) for n in range(2, 7)] + [(1, 3, 2), (1, 3, 3), (2, 2, 2)]
+
+
+def rough(x):
+    """Permutation equivariant and far from constant."""
+    return np.sin(9 * x + 4 * x.sum(axis=1, keepdims=True)) + np.cos(7 * x.sum()) * x
+
+
+def build(variant, shape, **options):
+    dim, tokens, cells = shape
+    return theory.approximate(rough, dim, tokens, cells, variant, bits=Q, **options)
+
+
+def served_cells(variant, shape):
+    dim, tokens, cells = shape
+    return all_cells(dim, tokens, cells, duplicates=variant == "modulated-minimal" or tokens <= 2)
+
+
+def expected_values(variant, shape, shift):
+    """cell tuple -> one list of Fractions per token, by formulas of the tests' own."""
+    dim, tokens, cells = shape
+    base = cells**dim
+    chosen = served_cells(variant, shape)
+
+    def of(z, j):
+        return label(rough, z, j, dim, cells, shift)
+
+    if variant in ("modulated", "modulated-minimal"):
+        return {z: [of(z, j) for j in range(tokens)] for z in chosen}
+    if variant == "paper":
+        known = {paper_number(z, j, dim, cells): of(z, j) for z in chosen for j in range(tokens)}
+        if not known:
+            return {}
+        table = [interpolate(known, k) for k in range(2 * base ** (tokens + 1))]
+        number = {(z, j): paper_number(z, j, dim, cells) for z in chosen for j in range(tokens)}
+        return {z: [[rounded(table, number[z, j], i) for i in range(dim)] for j in range(tokens)] for z in chosen}
+    # the other variants number (other tokens, own token); every number has a label
+    every = {}
+    for z in all_cells(dim, tokens, cells, duplicates=True):
+        own, others = z[-1], z[:-1]
+        k = 0
+        for a in (*others, own):
+            k = k * base + a
+        every[k] = of(z, tokens - 1)
+    if variant == "lean":
+        known = {2 * k - k % cells: y for k, y in every.items()}
+        table = [interpolate(known, k) for k in range(2 * base**tokens)]
+        position = {(z, j): 2 * others_number(z, j, base) - z[j] % cells for z in chosen for j in range(tokens)}
+        return {z: [[rounded(table, position[z, j], i) for i in range(dim)] for j in range(tokens)] for z in chosen}
+    return {z: [stream_value(variant, every, others_number(z, j, base), dim) for j in range(tokens)] for z in chosen}
+
+
+def stream_value(variant, every, k, dim):
+    """The q-bit code of label k followed by the codes after it (of its group), as one binary fraction."""
+    values = []
+    last = len(every)
+    if variant == "modulated-sqrt":
+        group = theory.streams.Grouping.best(len(every), Q).group
+        last = min(last, (k // group + 1) * group)
+    for i in range(dim):
+        column = [every[j][i] for j in range(len(every))]
+        low, span = min(column), max(column) - min(column)
+        bits = ""
+        for j in range(k, last):
+            code = min(int((column[j] - low) / span * 2**Q), 2**Q - 1)
+            bits += format(code, f"0{Q}b")
+        values.append(low + span * F(int(bits, 2), 2 ** len(bits)))
+    return values
+
+
+THIRD = F(1, 3)
+
+
+def outputs(net, shape, chosen, offset=THIRD):
+    dim, _, cells = shape
+    if not chosen:
+        return []
+    values = net(np.array(points(chosen, dim, cells, offset), dtype=object))
+    return [[list(column) for column in value.T] for value in values]
+
+
+@pytest.mark.parametrize("variant", theory.VARIANTS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_output_equals_the_oracle_on_every_cell(variant, shape):
+    representative = "centre" if shape[2] % 2 else "corner"
+    net = build(variant, shape, representative=representative)
+    expected = expected_values(variant, shape, 0.5 if representative == "centre" else 0.0)
+    chosen = served_cells(variant, shape)
+    for z, came in zip(chosen, outputs(net, shape, chosen), strict=True):
+        assert came == expected[z], z
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 1, 3), (1, 1, 4)], ids=str)
+def test_sizes_are_as_stated(shape):
+    d, tokens, n = shape
+    base = n**d
+    ids, all_ids = base**tokens, base ** (tokens + 1)
+    realizable = base * comb(base + tokens - 2, tokens - 1)
+    split = theory.streams.Grouping.best(ids, Q)
+    stated = {
+        "paper": (17 * d + 9, 2, 49 * d + 25, n + tokens + 2 * all_ids),
+        "modulated": (9 * d + 6, 1, 21 * d + 17, n + tokens + all_ids),
+        "modulated-minimal": (2 * d + 7, 2, 2 * d + 6, n - 1 + tokens + realizable - 1),
+        "lean": (6 * d + 9, 1, 12 * d + 13, n - 1 + tokens + 2 * ids),
+        "lean-stream": (3 * d + 7, 1, 7 * d + 12, n + tokens + Q * (ids - 1)),
+        "modulated-sqrt": (3 * d + 8, 1, 7 * d + 8, n + tokens - 1 + split.groups + Q * (split.group - 1)),
+    }
+    for variant, expected in stated.items():
+        net = build(variant, shape)
+        size = net.size
+        assert (size.dims, size.heads, size.width, size.loops) == expected, variant
+        assert net.plan.loops == size.loops
+
+
+def test_parameters_and_bits_are_counted_from_the_matrices():
+    net = build("paper", (1, 2, 2))
+    weights, size = net.network.weights(), net.size
+    assert weights.first.shape == (74, 26)
+    assert weights.second.shape == (26, 74)
+    assert size.parameters == 2 * 74 * 26 + 74 + 26 + 2 * 4 * 26 + (26 + 26) + (26 + 1)
+    assert size.max_bits >= 15  # K - 1 label bits live in one weight
+
+
+def test_the_square_root_block_needs_fewer_loops_than_was_promised():
+    plan = theory.Plan("modulated-sqrt", Grid(1, 2, 32), 6)
+    assert plan.loops == 184 <= 189
+    assert theory.Plan("paper", Grid(1, 2, 32), 6).loops == 65_570
+    assert theory.Plan("modulated-minimal", Grid(1, 2, 32), 6).loops == 1_056
+
+
+@pytest.mark.parametrize("variant", theory.VARIANTS)
+def test_permutation_equivariance_is_exact(variant):
+    net = build(variant, (1, 3, 3))
+    rng = np.random.default_rng(0)
+    x = np.array([[[F(int(k), 96) for k in rng.integers(0, 96, 3)]] for _ in range(12)], dtype=object)
+    for order in ([1, 0, 2], [2, 0, 1]):
+        assert (net(x[:, :, order]) == net(x)[:, :, order]).all()
+
+
+@pytest.mark.parametrize("variant", theory.VARIANTS)
+def test_more_loops_change_nothing_in_weight_tied_blocks(variant):
+    net = build(variant, (1, 2, 3))
+    if net.network.modulation:
+        assert all(len(eta) == net.size.loops for eta in net.network.modulation.values())
+        return
+    longer = Engine(replace(net.network, loops=net.network.loops + 7))
+    x = np.array(points(all_cells(1, 2, 3, True), 1, 3, F(1, 4)), dtype=object)
+    assert (longer(x) == net(x)).all()
+
+
+@pytest.mark.parametrize("variant", theory.VARIANTS)
+@pytest.mark.parametrize("shape", [(1, 2, 2), (1, 2, 4), (1, 3, 3), (2, 2, 2)], ids=str)
+def test_softmax_at_the_proved_sharpness_gives_identical_outputs(variant, shape):
+    hard, soft = build(variant, shape), build(variant, shape, softmax=True)
+    chosen = served_cells(variant, shape)
+    assert outputs(soft, shape, chosen) == outputs(hard, shape, chosen)
+
+
+@pytest.mark.parametrize("variant", theory.VARIANTS)
+def test_softmax_at_a_tenth_of_it_fails(variant):
+    shape = (1, 2, 4)
+    blunt = build(variant, shape, sharpness=sharpness(variant, Grid(1, 2, 4), Q) / 10)
+    chosen = all_cells(1, 2, 4, duplicates=False)
+    assert outputs(blunt, shape, chosen) != outputs(build(variant, shape), shape, chosen)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2), (1, 2, 3), (1, 2, 4), (1, 3, 3), (2, 2, 2)], ids=str)
+def test_the_paper_s_own_lambda_keeps_the_id_within_a_quarter(shape):
+    dim, tokens, cells = shape
+    net = build("paper", shape, sharpness=F(log(tokens**2 * cells ** (dim * tokens))))
+    chosen = all_cells(dim, tokens, cells, duplicates=False)
+    assert outputs(net, shape, chosen) == outputs(build("paper", shape), shape, chosen)
+
+
+def wave_block(printed, softmax=False):
+    grid = Grid(1, 2, 4)
+    table = fill(labels_by_id(grid, tabulate(rough, grid, True), paper_id), 128)
+    lam = sharpness("paper", grid, 1) if softmax else None
+    x = np.array(points(all_cells(1, 2, 4, False), 1, 4, F(0)), dtype=object)
+    return Engine(paper_block(grid, table, sharpness=lam, printed=printed))(x)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["rectangle", "start", "bias", "second key", "stray entry", "own digit", "signs", "first drift", "second drift"],
+)
+def test_each_printed_error_alone_breaks_the_composed_block(fault):
+    assert (wave_block({fault}) != wave_block(())).any()
+
+
+def test_the_lag_is_invisible_in_the_composed_block():
+    assert (wave_block({"lag"}) == wave_block(())).all()
+
+
+def test_softmax_needs_the_index_shift():
+    assert (wave_block((), softmax=True) == wave_block(())).all()
+    assert (wave_block({"no index shift"}, softmax=True) != wave_block(())).any()
+
+
+# ---- labels: ids and fill -----------------------------------------------------------------------------------------
+
+
+def test_printed_dummies_overlap_valid_ids():
+    def valid(a, b):
+        return 2 * (3 * a + b) - b
+
+    assert valid(1, 1) + 5 == valid(2, 0)  # b = 5 is allowed for n = 3
+    ids = {2 * s - s % 3 for s in range(9)}
+    dummies = {6 * (s // 3) + b for s in range(9) for b in (3, 4, 5)}
+    assert ids | dummies == set(range(18))
+    assert not ids & dummies
+
+
+def test_printed_fill_overshoots_and_linear_fill_does_not():
+    grid = Grid(1, 2, 2)
+    known = labels_by_id(grid, tabulate(lambda x: x, grid, False), paper_id)
+    assert sorted(known) == [4, 12]
+    assert largest_jump(printed_fill(known, 16, 2), 2) == 1.25
+    assert largest_jump(fill(known, 16), 2) == 0.5 / 8
+
+
+@pytest.mark.parametrize(("cells", "realizable"), [(2, 2), (3, 6), (4, 12), (6, 30)])
+def test_few_ids_are_realizable(cells, realizable):
+    grid = Grid(1, 2, cells)
+    assert len(labels_by_id(grid, tabulate(rough, grid, False), paper_id)) == realizable
+
+
+@pytest.mark.parametrize("p", [1, 2, inf])
+def test_jump_and_error_bounds_over_random_functions(p):
+    """75 functions per p: output within half the largest jump, and the jump within its bound in exact moduli."""
+    rng = np.random.default_rng(int(min(p, 9)))
+    for number, shape in enumerate([(1, 2, 2), (1, 2, 3), (1, 2, 4), (2, 2, 2), (1, 3, 3)] * 15):
+        dim, tokens, cells = shape
+        own, others = rng.normal(size=2)
+
+        def linear(x, a=own, b=others):
+            return a * x + b * x.sum(axis=1, keepdims=True)
+
+        grid = Grid(dim, tokens, cells)
+        served = tabulate(linear, grid, tokens <= 2)
+        table = fill(labels_by_id(grid, served, paper_id), 2 * grid.base ** (tokens + 1))
+        steps = np.diff(np.array(table, dtype=float), axis=0)
+        jump = np.linalg.norm(steps, ord=p, axis=1).max()
+        stretch = dim ** max(0.0, 1 / p - 0.5)
+        token = abs(own + others) * stretch * dim**0.5 / cells
+        context = abs(others) * stretch * (tokens - 1) ** 0.5
+        far, near = context * ((tokens - 1) * dim) ** 0.5 / cells, context / cells
+        assert jump <= max(near, (cells - 1) / (cells + 1) * (token + far)) + 1e-12
+        if tokens > 1:  # the sharper form: a change of the own token is spread over a whole block of ids
+            spread = (cells - 1) / (2 * (tokens - 1) * grid.base ** (tokens - 1) + 2)
+            assert jump <= max(near, (cells - 1) / (cells + 1) * far, spread * (token + far)) + 1e-12
+        if number % 5 == 0:
+            net = theory.approximate(linear, dim, tokens, cells, "paper")
+            chosen = all_cells(dim, tokens, cells, duplicates=tokens <= 2)
+            largest = [max(abs(b[i] - a[i]) for a, b in pairwise(table)) for i in range(dim)]
+            for z, came in zip(chosen, outputs(net, shape, chosen), strict=True):
+                for j, values in enumerate(came):
+                    truth = label(linear, z, j, dim, cells, 0.0)
+                    assert all(abs(v - y) <= jump_i / 2 for v, y, jump_i in zip(values, truth, largest, strict=True))
+
+
+def test_duplicates_and_trifling_inputs_stay_between_the_labels():
+    net = build("paper", (1, 3, 3))
+    values = [code for column in net.labels.values() for code in column]
+    low, high = min(v[0] for v in values), max(v[0] for v in values)
+    room = net.jumps[0]
+    x = np.array([[[F(0), F(0), F(1, 3)]], [[F(1, 3) - net.epsilon / 2, F(2, 3), F(0)]]], dtype=object)
+    assert all(low - room <= v <= high + room for v in net(x).flat)

@@ -1,0 +1,134 @@
+"""The engine against the definition: every row of every token after every loop, for every kind of number."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from looped import theory
+from looped.theory.engine import Engine
+from looped.theory.exact import FeedForward, Form, Head, LoopedNetwork, row
+
+F = Fraction
+
+
+def rough(x):
+    return np.sin(9 * x + 4 * x.sum(axis=1, keepdims=True)) + np.cos(7 * x.sum()) * x
+
+
+def assert_same(network, inputs):
+    """All states of the engine equal `LoopedNetwork.states`, which knows nothing of units, floats or batches."""
+    inputs = np.array(inputs, dtype=object)
+    truth = [list(network.states(x.T.tolist())) for x in inputs]
+    for state in Engine(network).states(inputs):
+        for name in network.rows:
+            values = state.row(name)
+            for b, states in enumerate(truth):
+                assert [token[name] for token in states[state.loop]] == list(values[b]), (state.loop, name)
+
+
+@pytest.mark.parametrize("softmax", [False, True], ids=["hardmax", "softmax"])
+@pytest.mark.parametrize("variant", theory.VARIANTS)
+@pytest.mark.parametrize(
+    "denominator", [12, 3 * 2**20, 2**53, 1000], ids=["grid", "trifling grid", "floats", "decimals"]
+)
+def test_every_state_equals_the_definition(variant, softmax, denominator):
+    rng = np.random.default_rng(3)
+    net = theory.approximate(rough, 1, 2, 3, variant, bits=4, softmax=softmax)
+    x = [[[F(int(k), denominator) for k in rng.integers(0, denominator, 2)]] for _ in range(2)]
+    assert_same(net.network, x)
+
+
+@pytest.mark.parametrize("variant", theory.VARIANTS)
+def test_trifling_points_and_two_dimensions(variant):
+    net = theory.approximate(rough, 2, 2, 2, variant, bits=3)
+    inside = F(1, 2) - net.epsilon / 3
+    assert_same(net.network, [[[inside, F(1, 4)], [F(3, 4), F(0)]], [[F(1, 8), F(1, 8)], [F(5, 8), inside]]])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_random_networks(data):
+    """Arbitrary rational weights, growing numbers, ties, modulation: nothing of the constructions' structure."""
+    number = st.fractions(-3, 3, max_denominator=4)
+    rows = ("a", "b", "c", "d")
+    layer = FeedForward(rows)
+    for _ in range(data.draw(st.integers(1, 4))):
+        unit = layer.relu(Form({r: data.draw(number) for r in rows}, data.draw(number)))
+        layer.add(data.draw(st.sampled_from(rows)), unit * data.draw(number))
+    layer.add("d", data.draw(number))
+    encode = {"a": row("x"), "b": row("x") * data.draw(number), "c": Form(const=data.draw(number)), "d": Form(const=1)}
+    head = Head(Form({"a": data.draw(number)}), Form({"b": data.draw(number), "c": 1}), Form({"d": 0}), "c")
+    loops = 5
+    eta = {"b": [data.draw(number) for _ in range(loops)]} if data.draw(st.booleans()) else {}
+    network = LoopedNetwork(("x",), encode, layer, (row("a"),), loops, (head,), eta)
+    inputs = data.draw(st.lists(st.fractions(0, 1, max_denominator=7), min_size=3, max_size=3))
+    assert_same(network, [[inputs]])
+
+
+def test_numbers_beyond_float64_stay_exact():
+    layer = FeedForward(("x", "y"))
+    layer.add("x", 2**20 * layer.relu(row("x")))  # x grows by a factor 2^20 + 1 per loop
+    layer.add("y", layer.relu(row("x") - row("y")))
+    network = LoopedNetwork(("x",), {"x": row("x"), "y": Form()}, layer, (row("x"), row("y")), 9)
+    (x, y), *_ = network([[F(1, 3)]])
+    came = Engine(network)(np.array([[[F(1, 3)]]], dtype=object))
+    assert list(came[0, :, 0]) == [x, y] == [F((2**20 + 1) ** 9, 3), F((2**20 + 1) ** 8, 3)]
+
+
+def test_plain_float64_is_wrong_where_the_engine_is_right():
+    """K = 128 > 53 bits: the same matrices in floating point lose the label bits."""
+    net = theory.approximate(theory.load("attn", 1, 2), 1, 2, 4, "paper")
+    weights = net.network.weights()
+    first, second = weights.first.astype(float), weights.second.astype(float)
+    bias, out_bias = weights.first_bias.astype(float), weights.second_bias.astype(float)
+    wrong = 0
+    for a, b in [(0, 1), (1, 3), (2, 0), (3, 2)]:
+        x = np.array([[a / 4, b / 4]])
+        state = weights.encode.astype(float) @ x + weights.encode_bias.astype(float)[:, None]
+        for _ in range(net.network.loops):
+            scores = (weights.key.astype(float) @ state)[:, :, None] * (weights.query.astype(float) @ state)[:, None, :]
+            best = scores == scores.max(axis=1, keepdims=True)
+            values = weights.value.astype(float) @ state
+            heard = (values[:, :, None] * best / best.sum(axis=1, keepdims=True)).sum(axis=1)
+            state = state + weights.out.astype(float).T @ heard
+            state = state + second @ np.maximum(first @ state + bias[:, None], 0) + out_bias[:, None]
+        came = weights.decode.astype(float) @ state + weights.decode_bias.astype(float)[:, None]
+        wrong += bool(np.abs(came - net(x).astype(float)).max() > 1e-6)
+    assert wrong > 0
+
+
+def test_a_batch_equals_its_inputs_one_by_one():
+    net = theory.approximate(rough, 1, 2, 4, "lean")
+    rng = np.random.default_rng(1)
+    x = rng.random((20, 1, 2))
+    assert (net(x) == np.stack([net(one) for one in x])).all()
+
+
+def test_the_trace_is_the_definition_with_named_rows():
+    net = theory.approximate(rough, 1, 2, 2, "paper")
+    x = np.array([[0.75, 0.25]])
+    trace = net.trace(x)
+    truth = list(net.network.states([[F(3, 4)], [F(1, 4)]]))
+    assert trace.values.shape == (net.size.loops + 1, net.size.dims, 2)
+    assert list(trace.row("clock")[:, 0]) == list(range(net.size.loops + 1))
+    for name in net.network.rows:
+        assert [list(after) for after in trace.row(name)] == [[token[name] for token in state] for state in truth]
+
+
+@pytest.mark.slow
+def test_sixty_five_thousand_ids():
+    net = theory.approximate(theory.load("wave", 1, 2), 1, 2, 32, "paper")
+    assert net.plan.num_ids == 65_536
+    x = np.array([[[F(3, 32), F(30, 32)]], [[F(11, 32), F(11, 32)]]], dtype=object)
+    for z, values in zip(((3, 30), (11, 11)), net(x), strict=True):
+        assert [list(column) for column in values.T] == net.code_value(z)
+
+
+def test_modulation_must_have_one_entry_per_loop():
+    net = theory.approximate(rough, 1, 2, 2, "modulated")
+    with pytest.raises(AssertionError, match="one entry per loop"):
+        replace(net.network, loops=3)
