@@ -6,7 +6,7 @@ Public names are loaded when they are first used, so that `import looped` and `l
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from looped.version import __version__
 
 _HOMES = {
     "looped.config": ("ModelConfig", "RunConfig", "TrainConfig"),
@@ -19,7 +19,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", *_HOME_OF]
+__all__ = ["__version__", *_HOME_OF]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
     from looped.config import ModelConfig, RunConfig, TrainConfig

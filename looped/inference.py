@@ -51,23 +51,23 @@ def load_run(path: str | Path, device: str | torch.device = "cpu") -> Run:
     return Run(config, model.to(device).eval())
 
 
+@torch.no_grad()  # as a decorator, it holds while the generator works and not while its caller does
 def solve(model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | None = None) -> Iterator[Frame]:
     """One frame per loop for one example's inputs, as `task.parse` or `task.sample` gives them."""
     require(inputs.ndim == (1 if task.spec.kind == "tokens" else 2), "solve takes the inputs of one example")
-    device = next(model.parameters()).device
     counted = task.counted(inputs)
     before = None
-    with torch.inference_mode():
-        for t, state in enumerate(model.iterate(torch.from_numpy(inputs)[None].to(device), num_loops)):
-            scores = model.read_out(state)[0]
-            if task.spec.kind == "tokens":
-                likeliest, classes = scores.float().softmax(dim=-1).max(dim=-1)
-                confidence = float(likeliest.cpu().numpy()[counted].mean())
-                # Where no answer is read the model says nothing of worth: what was asked stands there.
-                outputs = np.where(counted, classes.cpu().numpy(), inputs)
-            else:
-                outputs, confidence = scores.cpu().numpy(), 1.0
-            moved = state if before is None else state - before
-            change = float(moved.norm() / state.norm().clamp(min=1e-30))
-            before = state
-            yield Frame(t + 1, outputs, task.answer(outputs), confidence, change)
+    batch = torch.from_numpy(inputs)[None].to(next(model.parameters()).device)
+    for t, state in enumerate(model.iterate(batch, num_loops)):
+        scores = model.read_out(state)[0]
+        if task.spec.kind == "tokens":
+            likeliest, classes = scores.float().softmax(dim=-1).max(dim=-1)
+            confidence = float(likeliest.cpu().numpy()[counted].mean())
+            # Where no answer is read the model says nothing of worth: what was asked stands there.
+            outputs = np.where(counted, classes.cpu().numpy(), inputs)
+        else:
+            outputs, confidence = scores.cpu().numpy(), 1.0
+        moved = state if before is None else state - before
+        change = float(moved.norm() / state.norm().clamp(min=1e-30))
+        before = state
+        yield Frame(t + 1, outputs, task.answer(outputs), confidence, change)

@@ -12,43 +12,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from looped.theory.exact import Form, LoopedNetwork, Number, attention_weights
-from looped.theory.lattice import EXACT, Lattice, Statics, whole
+from looped.theory.lattice import EXACT, Lattice, whole
 from looped.theory.loop_plan import DEAD, FLOAT, LINEAR, MASKED, OBJECT, LoopPlan, Values, clip
-
-
-@dataclass
-class State:
-    """All rows of all tokens of a batch after some loop, in units 1/D; `row` gives true values."""
-
-    lattice: Lattice
-    batch: int
-    tokens: int
-    loop: int
-    statics: Statics
-    small: np.ndarray  # (rows, batch * tokens) float64 integers
-    wide: dict[int, np.ndarray]  # rows that outgrew float64: object arrays of ints or Fractions
-
-    def row(self, name: str) -> np.ndarray:
-        """True values of one row, (batch, tokens) Fractions."""
-        unit = self.lattice.unit[name]
-        values = [Fraction(v) / unit for v in self.numbers(name).tolist()]
-        return _objects(values).reshape(self.batch, self.tokens)
-
-    def numbers(self, name: str) -> np.ndarray:
-        """A row as exact numbers in its unit, one per token of the batch."""
-        if name in self.lattice.index:
-            return self.integers(self.lattice.index[name])
-        return _objects([self.statics.value(name)] * (self.batch * self.tokens))
-
-    def integers(self, i: int) -> np.ndarray:
-        return self.wide[i] if i in self.wide else _integers(self.small[i])
+from looped.theory.state import State, integers, objects
 
 
 class Engine:
@@ -72,7 +45,7 @@ class Engine:
             known[key] = Fraction(form.at(values))
         default = Fraction(form.const)
         keys = zip(*columns, strict=True) if names else [()] * (state.batch * state.tokens)
-        return _objects([known.get(key, default) for key in keys]).reshape(state.batch, state.tokens)
+        return objects([known.get(key, default) for key in keys]).reshape(state.batch, state.tokens)
 
     def states(self, inputs: np.ndarray) -> Iterator[State]:
         """The state before the first loop and after each loop. The same object is updated: read it before going on."""
@@ -80,8 +53,8 @@ class Engine:
         scale = math.lcm(*{x.denominator for x in exact})
         if scale not in self._lattices:
             self._lattices = {scale: Lattice(self.network, scale)}  # the last one is enough
-        integers = _objects([x.numerator * (scale // x.denominator) for x in exact]).reshape(inputs.shape)
-        return _Run(self.network, self._lattices[scale], integers, scale).states()
+        counted = objects([x.numerator * (scale // x.denominator) for x in exact]).reshape(inputs.shape)
+        return _Run(self.network, self._lattices[scale], counted, scale).states()
 
 
 class _Run:
@@ -98,7 +71,7 @@ class _Run:
         given = dict(zip(network.inputs, columns, strict=True))
         for i, name in enumerate(lattice.dynamic):
             form = network.encode[name] * lattice.unit[name]
-            start = _objects([whole(form.const)] * columns.shape[1])
+            start = objects([whole(form.const)] * columns.shape[1])
             for source, coefficient in form.terms.items():
                 start = start + given[source] * whole(Fraction(coefficient) / scale)
             self._store(i, start)
@@ -126,17 +99,20 @@ class _Run:
             self.low[i], self.high[i] = _below(values.min()), _above(values.max())
         self.version[i] += 1
 
-    def _add(self, i: int, change: np.ndarray) -> None:
-        """Add an object array of exact numbers to row i."""
-        changed = np.flatnonzero(change)
-        if not len(changed):
+    def _add(self, i: int, where: np.ndarray, change: np.ndarray) -> None:
+        """Add exact numbers to some tokens of row i."""
+        if not change.any():
             return
-        if i in self.state.wide:
-            self.state.wide[i][changed] += change[changed]
-            self.low[i], self.high[i] = _below(self.state.wide[i].min()), _above(self.state.wide[i].max())
-            self.version[i] += 1
-        else:
-            self._store(i, self.state.integers(i) + change)
+        if i not in self.state.wide:
+            values = self.state.integers(i)
+            values[where] += change
+            self._store(i, values)
+            return
+        values = self.state.wide[i]
+        values[where] += change
+        if self.lattice.is_read[i]:  # the range of a row that no unit reads is never asked for
+            self.low[i], self.high[i] = _below(values.min()), _above(values.max())
+        self.version[i] += 1
 
     def _shift(self, i: int, constant: Number) -> None:
         """Add the same number to all tokens of row i."""
@@ -148,7 +124,8 @@ class _Run:
             self.high[i] += float(constant)
             self.version[i] += 1
         else:
-            self._add(i, _objects([constant] * self.state.small.shape[1]))
+            everywhere = np.arange(self.state.small.shape[1])
+            self._add(i, everywhere, objects([constant] * len(everywhere)))
 
     # ---- attention ------------------------------------------------------------------------------------------------
 
@@ -162,7 +139,7 @@ class _Run:
                     self.low[i], self.high[i] = self.state.small[i].min(), self.state.small[i].max()
                     self.version[i] += 1
             else:
-                self._add(i, result if result.dtype == object else _integers(result))
+                self._add(i, np.arange(len(result)), result if result.dtype == object else integers(result))
 
     def _hear(self, h: int) -> np.ndarray:
         """What head h adds, in the unit of its target row; remembered as long as its rows stand still."""
@@ -199,14 +176,14 @@ class _Run:
         means = [
             Fraction(int(s) if isinstance(s, float) else s) * target / int(c) for s, c in zip(sums, counts, strict=True)
         ]
-        return np.repeat(_objects(means), state.tokens)
+        return np.repeat(objects(means), state.tokens)
 
     def _listen_softly(self, values: np.ndarray, keys: np.ndarray, query: Fraction) -> np.ndarray:
         results = []
         for value, key in zip(values.tolist(), keys.tolist(), strict=True):
             weights = attention_weights([Fraction(k) * query for k in key], softmax=True)
             results.append(sum(weight * Fraction(v) for weight, v in zip(weights, value, strict=True)))
-        return np.repeat(_objects(results), values.shape[1])
+        return np.repeat(objects(results), values.shape[1])
 
     def _combine(self, form: Form) -> tuple[np.ndarray, Fraction]:
         """A form over rows as integers (float64 if exact) in a unit of its own; what no input reaches is added last."""
@@ -218,7 +195,7 @@ class _Run:
             for i, c in terms:
                 result += float(c) * state.small[i]
             return result, unit
-        result = _objects([offset] * state.small.shape[1])
+        result = objects([offset] * state.small.shape[1])
         for i, c in terms:
             result = result + state.integers(i) * c
         return result, unit
@@ -242,7 +219,12 @@ class _Run:
         change = self._float_change(plan, hidden, constants, from_linear)
         slow = plan.others if change is not None else sorted([*plan.simple.tolist(), *plan.others])
         pending = [
-            (i, self._exact_change(i, plan, hidden, offsets, constants[i] + from_linear[i], scales[i] if scales else 1))
+            (
+                i,
+                *self._exact_change(
+                    i, plan, hidden, offsets, constants[i] + from_linear[i], scales[i] if scales else 1
+                ),
+            )
             for i in slow
         ]
         # every row reads the old state, so nothing moves before all changes are known
@@ -255,8 +237,8 @@ class _Run:
             self.low[plan.simple], self.high[plan.simple] = block.min(axis=1), block.max(axis=1)
             for position, i in plan.heard:
                 self.version[i] += bool(change[position].any())
-        for i, moved in pending:
-            self._add(i, moved)
+        for i, where, moved in pending:
+            self._add(i, where, moved)
 
     def _classify(self, offsets: Values) -> np.ndarray:
         lattice = self.lattice
@@ -289,13 +271,13 @@ class _Run:
             value = lattice.first[j, reads] @ state.small[reads]
             masks.append(value >= float(math.floor(-offsets[j]) + 1))  # integer + offset > 0
             inner.append(value)
-        objects = []
+        exact = []
         for j in plan.objects:
-            value = _objects([offsets[j]] * state.small.shape[1])
+            value = objects([offsets[j]] * state.small.shape[1])
             for i, weight in lattice.in_terms[j]:
                 value = value + state.integers(i) * weight
-            objects.append(np.maximum(value, 0))
-        return _Hidden(floats, masks, inner, objects)
+            exact.append(np.maximum(value, 0))
+        return _Hidden(floats, masks, inner, exact)
 
     def _float_change(
         self, plan: LoopPlan, hidden: _Hidden, constants: Values, from_linear: Values
@@ -324,46 +306,50 @@ class _Run:
 
     def _exact_change(
         self, i: int, plan: LoopPlan, hidden: _Hidden, offsets: Values, constant: Number, scale: Number
-    ) -> np.ndarray:
-        """The change of row i as an object array: exact for numbers of any size."""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where row i changes and by how much, as an object array: exact for numbers of any size."""
         lattice, state = self.lattice, self.state
         weights = dict(lattice.update_terms[i])
         total = np.zeros(state.small.shape[1])
-        bound = 0.0
-        for position, j in enumerate(plan.floats):
-            if j in weights:
-                total += float(weights[j]) * hidden.floats[position]
-                bound += abs(float(weights[j])) * hidden.floats[position].max()
-        signature = np.zeros(len(total), dtype=np.int64)
         masked = [(position, j) for position, j in enumerate(plan.masked) if j in weights]
-        for bit, (position, j) in enumerate(masked):
-            total += float(weights[j]) * (hidden.masks[position] * hidden.inner[position])
-            bound += abs(float(weights[j])) * abs(hidden.inner[position]).max()
+        parts = [(weights[j], hidden.floats[position]) for position, j in enumerate(plan.floats) if j in weights]
+        parts += [(weights[j], hidden.masks[position] * hidden.inner[position]) for position, j in masked]
+        signature = np.zeros(len(total), dtype=np.int64)
+        for bit, (position, _) in enumerate(masked):
             signature |= hidden.masks[position].astype(np.int64) << bit
-        if bound < EXACT:
-            change = _integers(total)
+        extras = {}  # what the huge offsets of masked units add, by the set of units that are on; mostly it cancels
+        for code in np.unique(signature).tolist() if masked else ():
+            extra = sum(weights[j] * offsets[j] for bit, (_, j) in enumerate(masked) if code >> bit & 1)
+            if extra:
+                extras[code] = extra
+
+        if sum(abs(clip(w)) * abs(part).max() for w, part in parts) < EXACT:
+            for w, part in parts:
+                total += float(w) * part
+            touched = total != 0
+            for code in extras:
+                touched |= signature == code
+            dense = bool(constant) or i in plan.linear_terms or any(j in weights for j in plan.objects)
+            where = np.arange(len(total)) if dense else np.flatnonzero(touched)
+            change = integers(total[where])
         else:  # the same products, one by one in Python integers
-            change = _objects([0] * len(total))
-            for position, j in enumerate(plan.floats):
-                if j in weights:
-                    change = change + _integers(hidden.floats[position]) * weights[j]
-            for position, j in masked:
-                change = change + _integers(hidden.masks[position] * hidden.inner[position]) * weights[j]
-        if masked:
-            for code in np.unique(signature).tolist():
-                extra = sum(weights[j] * offsets[j] for bit, (_, j) in enumerate(masked) if code >> bit & 1)
-                if extra:
-                    change[signature == code] += extra
+            where = np.arange(len(total))
+            change = objects([0] * len(total))
+            for w, part in parts:
+                change = change + integers(part) * w
+        for code, extra in extras.items():
+            change[signature[where] == code] += extra
         for position, j in enumerate(plan.objects):
             if j in weights:
                 change = change + hidden.objects[position] * weights[j]
         for source, weight in plan.linear_terms.get(i, ()):
             change = change + state.integers(source) * weight
-        if lattice.share[i] != 1:
-            change = _objects([whole(value * lattice.share[i]) for value in change.tolist()])
-        if constant:
+        if lattice.share[i] != 1 or scale != 1:
+            share = lattice.share[i]
+            change = objects([whole((value * share + constant) * scale) for value in change.tolist()])
+        elif constant:
             change = change + constant
-        return change if scale == 1 else change * scale
+        return where, change
 
 
 @dataclass
@@ -374,16 +360,6 @@ class _Hidden:
     masks: list[np.ndarray]  # which tokens have (integer `inner` + huge offset) > 0
     inner: list[np.ndarray]
     objects: list[np.ndarray]
-
-
-def _objects(values: Sequence) -> np.ndarray:
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
-
-
-def _integers(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.int64).astype(object)
 
 
 def _fits(values: np.ndarray) -> bool:

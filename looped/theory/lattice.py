@@ -149,6 +149,7 @@ class Lattice:
                 self.first[n, i] = _float(c)
         self.positive, self.negative = np.maximum(self.first, 0), np.minimum(self.first, 0)
         self.magnitude = abs(self.first)
+        self.is_read = (self.first != 0).any(axis=0)
 
         # row updates: integer weights on those units times one rational `share` per row, and what static units add
         self.update_terms: list[Terms] = []
@@ -230,13 +231,14 @@ def _row_units(network: LoopedNetwork, static: set[str]) -> dict[str, int]:
         form = network.encode[name]
         numbers = [form.const, *form.terms.values(), layer.updates[name].const]
         unit[name] = math.lcm(*(Fraction(number).denominator for number in numbers))
-    for _ in range(MOST_ROUNDS):
+    for attempt in range(MOST_ROUNDS):
         scale = [_unit_scale(form, unit, static) for form in layer.units]
         grown = dict(unit)
         for name, update in layer.updates.items():
             weights = [Fraction(c) / scale[int(u[1:])] for u, c in update.terms.items()] + [Fraction(update.const)]
             wanted = math.lcm(unit[name], *(w.denominator for w in weights))
-            for eta in set(network.modulation.get(name, ())):
+            # once only: a row that eta(t) scales by fractions again and again has no finite denominator
+            for eta in set(network.modulation.get(name, ())) if attempt == 0 else ():
                 wanted = math.lcm(wanted, *((w * eta).denominator for w in weights))
                 if wanted > LARGEST_UNIT:
                     wanted = unit[name]

@@ -18,7 +18,7 @@ from looped.theory.approximate import BUILDERS, Plan, Variant, approximate
 from looped.theory.bounds import error_bound, loops_needed
 from looped.theory.functions import load
 from looped.theory.ids import Grid, fill, labels_by_id, paper_id, printed_fill, tabulate
-from looped.theory.memorizer import DifferenceCode, bits_memorizer, modulated_memorizer
+from looped.theory.memorizer import DifferenceCode
 from looped.theory.quantizer import quantizer
 from looped.theory.streams import Grouping, sqrt_memorizer, stream_memorizer
 
@@ -63,24 +63,13 @@ def staircase(path: Path, cells: int = 6) -> None:
     runs = [[state[0]["cell1"] for state in network.states([[x]])] for x in xs]
     figure, (axis,) = _figure(6.4, 4)
     for loop in range(cells):
-        colour = colormaps["viridis"](loop / max(cells - 1, 1))
+        colour = colormaps["plasma"](0.9 * loop / max(cells - 1, 1))
         line = [float(run[loop]) for run in runs]
-        axis.plot([float(x) for x in xs], line, color=colour, lw=1 + 2 * (loop == cells - 1), zorder=cells - loop)
-        axis.annotate(f"loop {loop}", (1.01, line[-1] if loop == cells - 1 else 0), fontsize=7, color=colour) if (
-            loop in (0, cells - 1)
-        ) else None
-    scale = axis.figure.colorbar(_mappable(cells - 1), ax=axis, ticks=range(cells), pad=0.1)
-    scale.set_label("loops done", fontsize=9)
+        width = 3 if loop == cells - 1 else 1.2
+        axis.plot([float(x) for x in xs], line, color=colour, lw=width, zorder=cells - loop, label=f"{loop}")
+    axis.legend(title="loops done", fontsize=8, title_fontsize=8, frameon=False)
     _label(axis, f"The quantizer adds one step of the staircase per loop (n = {cells})", "x", "cell number so far")
     figure.savefig(path)
-
-
-def _mappable(top: float):
-    from matplotlib import colormaps
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-
-    return ScalarMappable(Normalize(0, top), colormaps["viridis"])
 
 
 def contextual_ids(path: Path, cells: int = 4) -> None:
@@ -149,8 +138,14 @@ def error(path: Path, function: str = "attn", most_loops: int = 2000, bits: int 
             cells = max(cells + 1, round(cells * 1.25))
         left.loglog(xs, measured, "o-", ms=3.5, lw=1.4, color=COLOURS[variant], label=variant)
         left.loglog(xs, proved, "--", lw=0.9, color=COLOURS[variant])
-    left.legend(fontsize=8, frameon=False, title="measured (solid), bound (dashed)", title_fontsize=8)
-    _label(left, f"Error of {function} against loops (d = 1, N = 2, p = {p:g})", "loops r", "$L^p$ error")
+    handles, names = left.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower left", ncols=6, fontsize=8, frameon=False)
+    _label(
+        left,
+        f"Error of {function}, measured (solid) and proved (dashed); d = 1, N = 2",
+        "loops r",
+        f"$L^{{{p:g}}}$ error",
+    )
     _memorizer_costs(right, bits)
     figure.savefig(path)
 
@@ -160,11 +155,9 @@ def _memorizer_costs(axis: Axes, bits: int) -> None:
     example = [Fraction(k % 2, 2) for k in range(4)]
     counts = np.unique(np.geomspace(8, 1e6, 40).astype(int)).tolist()
     stream, root = stream_memorizer(example, bits).size, sqrt_memorizer(example, bits).size
-    fixed = bits_memorizer(example).size.loops - len(example), modulated_memorizer(example).size.loops - len(example)
     curves = {
-        "bits (error: half a jump)": ([k + fixed[0] for k in counts], COLOURS["paper"]),
         "stream, weight-tied": ([bits * (k - 1) + 1 for k in counts], COLOURS["lean-stream"]),
-        "modulated": ([k + fixed[1] for k in counts], COLOURS["modulated"]),
+        "bits (error: half a jump); modulated (exact)": ([k - 1 for k in counts], COLOURS["modulated"]),
         "sqrt, time-modulated": ([_grouped(k, bits) for k in counts], COLOURS["modulated-sqrt"]),
     }
     for name, (loops, colour) in curves.items():
@@ -188,7 +181,7 @@ def trace(path: Path, function: str = "wave", variant: Variant = "lean", cells: 
     if variant not in BUILDERS:
         raise unknown("variant", variant, BUILDERS)
     net = approximate(load(function, 1, 2), 1, 2, cells, variant, bits=4)
-    x = [[Fraction(1, 2 * cells), Fraction(2 * cells - 1, 2 * cells)]]
+    x = [[Fraction(3, 2 * cells), Fraction(2 * cells - 1, 2 * cells)]]
     recorded = net.trace(np.array(x, dtype=object))
     values = np.array([[float(v) for v in row] for row in recorded.values[:, :, 1]]).T
     scale = np.abs(values).max(axis=1, keepdims=True)

@@ -15,7 +15,7 @@ from math import exp, inf, log
 
 import numpy as np
 
-from looped.theory import contextual, memorizer, quantizer
+from looped.theory import block, contextual, memorizer, quantizer
 from looped.theory.approximate import BUILDERS, approximate
 from looped.theory.block import paper_block
 from looped.theory.contextual import contextual_map
@@ -396,4 +396,4 @@ CHECKS: tuple[Callable[[], Iterator[Row]], ...] = (
     _bounds,
     _continuity,
 )
-FAULTS = {**quantizer.FAULTS, **contextual.FAULTS, **memorizer.FAULTS, **memorizer.MODULATED_FAULTS}
+FAULTS = quantizer.FAULTS | contextual.FAULTS | memorizer.FAULTS | memorizer.MODULATED_FAULTS | block.FAULTS

@@ -63,6 +63,7 @@ def _batch_size(task: Task) -> int:
     return max(1, min(MAX_BATCH, MAX_SCORES // (task.spec.seq_len * task.spec.output_size)))
 
 
+@torch.no_grad()
 def _read_outs(model: LoopModel, inputs: np.ndarray, loops: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
     """(loop, what the model says after it), one at a time.
 
@@ -72,11 +73,10 @@ def _read_outs(model: LoopModel, inputs: np.ndarray, loops: Sequence[int]) -> It
     together = set(loops) - alone
     passes = [*([together] if together else []), *({loop} for loop in sorted(alone))]
     tensor = torch.from_numpy(inputs).to(next(model.parameters()).device)
-    with torch.no_grad():
-        for wanted in passes:
-            for t, state in enumerate(model.iterate(tensor, max(wanted))):
-                if t + 1 in wanted:
-                    yield t + 1, model.read_out(state)
+    for wanted in passes:
+        for t, state in enumerate(model.iterate(tensor, max(wanted))):
+            if t + 1 in wanted:
+                yield t + 1, model.read_out(state)
 
 
 def _measure(scores: Tensor, task: Task, batch: Batch) -> dict[str, np.ndarray]:

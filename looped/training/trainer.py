@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import looped
 from looped.config import RunConfig
 from looped.errors import InputError, require
 from looped.files import save_json
@@ -26,6 +25,7 @@ from looped.training.log import Log
 from looped.training.objective import TensorBatch, objective, to_device
 from looped.training.optim import Average, Optimizer
 from looped.training.schedules import loops_at, rate_at
+from looped.version import __version__
 
 
 class Trainer:
@@ -160,7 +160,7 @@ class Trainer:
             "parameters": self.model.num_parameters(),
             "flops_per_sample": 3 * self.model.flops(),
             "hardware": hardware(self.device),
-            "versions": {"looped": looped.__version__, "torch": torch.__version__, "python": platform.python_version()},
+            "versions": {"looped": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
 
     def _load_weights(self, weights: dict[str, Tensor], origin: str) -> None:

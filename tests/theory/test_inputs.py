@@ -1,0 +1,146 @@
+"""A user's mistakes: refused in one line that says what was expected and what came."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from looped import InputError, theory
+from looped.theory.plots import plot
+
+
+def square(x):
+    return x**2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cells": 1}, "cells >= 2"),
+        ({"dim": 0}, "dim=0"),
+        ({"variant": "leen"}, "did you mean 'lean'"),
+        ({"representative": "middle"}, "expected one of centre, corner"),
+        ({"cells": 200, "tokens": 4}, r"needs [\d,]+ labels .* GiB.* loops .* limits are"),
+    ],
+)
+def test_a_bad_request_is_refused_before_any_work(arguments, message):
+    def untouched(x):
+        raise AssertionError("the function must not be evaluated")
+
+    with pytest.raises(InputError, match=message) as caught:
+        theory.approximate(untouched, **({"dim": 1, "tokens": 2, "cells": 3} | arguments))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_that_is_not_equivariant_is_shown_with_its_witness():
+    def first_token_differs(x):
+        return x * np.array([[2.0] + [1.0] * (x.shape[1] - 1)])
+
+    with pytest.raises(InputError, match=r"not permutation equivariant: at X = \[\[.*order \[1, 0\]"):
+        theory.approximate(first_token_differs, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x[:, :1], r"shape \(1, 2\), got \(1, 1\)"),
+        (lambda x: x / 0.0 if np.errstate(divide="ignore") else x, "finite"),
+    ],
+)
+def test_a_function_with_bad_values_is_refused(function, message):
+    with np.errstate(all="ignore"), pytest.raises(InputError, match=message):
+        theory.approximate(function, 1, 2, 3)
+
+
+def test_inputs_are_checked():
+    net = theory.approximate(square, 1, 2, 3, "lean")
+    with pytest.raises(InputError, match=r"entries in \[0, 1\], got 1.5"):
+        net([[0.5, 1.5]])
+    with pytest.raises(InputError, match=r"got nan"):
+        net([[0.5, float("nan")]])
+    with pytest.raises(InputError, match=r"shape \(1, 2\) .*got \(2, 1\)"):
+        net([[0.5], [0.1]])
+    with pytest.raises(InputError, match="numbers or Fractions"):
+        net([["a", "b"]])
+    with pytest.raises(InputError, match="one input"):
+        net.trace(np.zeros((3, 1, 2)))
+
+
+def test_all_kinds_of_numbers_are_the_same_number():
+    net = theory.approximate(square, 1, 2, 4, "modulated-minimal")
+    values = [net([[0.25, 1]]), net([[Fraction(1, 4), 1]]), net(np.array([[0.25, 1.0]])), net(np.float32([[0.25, 1]]))]
+    assert all((value == values[0]).all() for value in values)
+    assert all(isinstance(v, Fraction) for v in values[0].flat)
+    assert net(np.array([[[0.25, 1.0]]])).shape == (1, 1, 2)
+
+
+def test_memorize_checks_its_labels():
+    with pytest.raises(InputError, match="at least two labels"):
+        theory.memorize([1])
+    with pytest.raises(InputError, match="one length"):
+        theory.memorize([[1, 2], [3]])
+    with pytest.raises(InputError, match="finite number"):
+        theory.memorize([1.0, float("inf")])
+    with pytest.raises(InputError, match="did you mean 'stream'"):
+        theory.memorize([1, 2], "strem")
+    with pytest.raises(InputError, match=r"id in 0\.\.1, got 2"):
+        theory.memorize([1, 2])(2)
+
+
+def test_memorize_in_all_variants():
+    labels = [[0.25, 0.5], [0.75, 0.0], [0.5, 0.5], [0.0, 0.25]]
+    for variant in theory.MEMORIZERS:
+        table = theory.memorize(labels, variant, bits=2).table()
+        room = 0.375 if variant == "bits" else 0
+        assert all(
+            abs(a - b) <= room for came, y in zip(table, labels, strict=True) for a, b in zip(came, y, strict=True)
+        )
+
+
+def test_functions_by_name_and_from_a_file(tmp_path):
+    assert theory.load("attn", 1, 2).name == "attn"
+    file = tmp_path / "mine.py"
+    file.write_text("def half(x):\n    return x / 2\nnumber = 3\n")
+    mine = theory.load(f"{file}:half", 1, 2)
+    assert mine.name == "half"
+    assert mine.lipschitz is None
+    assert theory.approximate(mine, 1, 2, 2, "modulated")([[0.5, 0.0]])[0, 0] == Fraction(1, 4)
+    for name, message in [
+        ("attm", "did you mean 'attn'"),
+        (f"{file}:third", "expected a function 'third'"),
+        (f"{file}:number", "found int"),
+        (f"{tmp_path}/none.py:f", "no file"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            theory.load(name, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("staircase", {"cells": 3}),
+        ("ids", {}),
+        ("labels", {}),
+        ("trace", {"variant": "modulated"}),
+        ("error", {"most_loops": 40}),
+    ],
+)
+def test_pictures_are_written(tmp_path, name, options):
+    pytest.importorskip("matplotlib")
+    path = plot(name, tmp_path / "picture.png", **options)
+    assert path.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_pictures_refuse_unknown_names_and_folders(tmp_path):
+    with pytest.raises(InputError, match="unknown picture"):
+        plot("stairs", tmp_path / "x.png")
+    with pytest.raises(InputError, match="existing folder"):
+        plot("ids", tmp_path / "missing" / "x.png")
+
+
+def test_theory_needs_neither_torch_nor_matplotlib():
+    import subprocess
+    import sys
+
+    check = "import looped.theory, looped.theory.plots, sys; sys.exit(bool({'torch', 'matplotlib'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", check]).returncode == 0

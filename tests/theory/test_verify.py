@@ -1,0 +1,15 @@
+"""The table of `verify`: every corrected statement passes, every stated fault is shown."""
+
+from looped.theory.verify import FAULTS, table, verify
+
+
+def test_verify_passes_and_shows_every_printed_fault():
+    rows = verify()
+    assert all(line.ok for line in rows), [line for line in rows if not line.ok]
+    failing = [line for line in rows if line.printed.startswith("fails as printed")]
+    assert len(failing) >= 20
+    text = table(rows)
+    shown = {fault for fault in FAULTS if any(line.statement.endswith(fault) for line in failing)}
+    assert {"rectangle", "start", "bias", "second key", "stray entry", "own digit", "signs", "lag"} <= shown
+    assert {"first id", "bound", "first drift", "second drift", "no index shift"} <= shown
+    assert text.count("\n") == len(rows)
