@@ -147,8 +147,8 @@ class TrainConfig:
     """loop counts of the growing and random schedules (at most 8)"""
     size_schedule: Literal["fixed", "growing", "random"] = "fixed"
     """example size per step: the task's, or `size_choices` in order, or one of them at random"""
-    size_choices: tuple[int, ...] = ()
-    """example sizes of the growing and random schedules (at most 16)"""
+    size_choices: tuple[float, ...] = ()
+    """example sizes of the growing and random schedules, as shares of the task's size (at most 16)"""
     curriculum_steps: int | None = None
     """steps over which growing schedules reach their last choice (default: half of all)"""
     init_from: str | None = None
@@ -204,9 +204,13 @@ class TrainConfig:
                 f"{what}_choices go with {what}_schedule 'growing' or 'random', got {choices} with {schedule!r}",
             )
             require(
-                len(choices) <= most and all(choice >= 1 for choice in choices),
+                len(choices) <= most and all(choice > 0 for choice in choices),
                 f"{what}_choices must be at most {most} positive numbers, got {choices}",
             )
+        require(
+            all(choice <= 1 for choice in self.size_choices),
+            f"size_choices are shares of the task's size, at most 1, got {self.size_choices}",
+        )
 
 
 @dataclass(frozen=True)
@@ -229,10 +233,6 @@ class RunConfig:
         require(
             all(choice <= self.model.num_loops for choice in self.train.loop_choices),
             f"loop_choices must not exceed num_loops = {self.model.num_loops}, got {self.train.loop_choices}",
-        )
-        require(
-            all(choice <= self.task.size for choice in self.train.size_choices),
-            f"size_choices must not exceed the task's size = {self.task.size}, got {self.train.size_choices}",
         )
 
     @property

@@ -21,6 +21,8 @@ class PaperCommand:
     """folder of the report"""
     workers: int | None = None
     """cells trained at a time (default: one per core)"""
+    readme: Path | None = None
+    """with report: also put the table between the marks of this README"""
     json: bool = False
     """print one JSON object"""
 
@@ -40,9 +42,11 @@ def paper(arguments: list[str]) -> None:
         return
     chosen = experiment(command.experiment)
     if verb == "report":
-        from looped.experiments.report import write_report
+        from looped.experiments.report import write_readme, write_report
 
         path = write_report(chosen, command.root, command.out)
+        if command.readme is not None:
+            write_readme(chosen, command.root, command.readme)
         print(json.dumps({"page": str(path)}) if command.json else path)
         return
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from looped.cli.parsing import JSON_HELP, leading_name, parse, peek
+from looped.errors import require
 
 
 def train(arguments: list[str]) -> None:
@@ -63,6 +64,8 @@ class EvalCommand:
     """which examples"""
     size: int | None = None
     """how many examples (default: 1000; of a text, all)"""
+    sets: bool = False
+    """measure on the task's further test sets, such as Sudoku by difficulty"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where to compute"""
     json: bool = False
@@ -77,18 +80,28 @@ def evaluate(arguments: list[str]) -> None:
     from looped.training.engine import choose_device
 
     run = load_run(command.run, choose_device(command.device))
-    report = training.evaluate(run.model, run.task, command.split, command.size, command.loops or None)
+    sets = run.task.test_sets() if command.sets else {}
+    require(bool(sets) or not command.sets, f"{run.task.name} has no further test sets")
+    reports = {
+        name: training.evaluate(run.model, task, command.split, command.size, command.loops or None)
+        for name, task in (sets or {"": run.task}).items()
+    }
     if command.json:
-        print(json.dumps(report))
+        print(json.dumps({"sets": reports} if sets else reports[""]))
         return
-    metric = report["metric"]
-    print(
-        f"{report['task']}, {report['size']} {report['split']} examples, trained with {report['trained_loops']} loops"
-    )
-    print(f"{'loops':>6}  {metric:>10}  95 % interval")
+    print("\n\n".join(_readable(report, name) for name, report in reports.items()))
+
+
+def _readable(report: dict[str, Any], name: str) -> str:
+    """An evaluation as a small table."""
+    metric, what = report["metric"], f"{report['task']}, {name}" if name else report["task"]
+    lines = [
+        f"{what}: {report['size']} {report['split']} examples, trained with {report['trained_loops']} loops",
+        f"{'loops':>6}  {metric:>10}  95 % interval",
+    ]
     for row in report["rows"]:
-        print(f"{row['loops']:>6}  {row[metric]:>10.4f}  {row['low']:.4f} to {row['high']:.4f}")
-    print(f"{'best constant answer':>18}: {report['baseline']:.4f}")
+        lines.append(f"{row['loops']:>6}  {row[metric]:>10.4f}  {row['low']:.4f} to {row['high']:.4f}")
+    return "\n".join([*lines, f"best constant answer: {report['baseline']:.4f}"])
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,22 @@ def write_report(experiment: Experiment, root: Path, out: Path) -> Path:
     save_text(out / "report.md", markdown(experiment, finished))
     save_text(out / "index.html", page(experiment, finished))
     return out / "index.html"
+
+
+def write_readme(experiment: Experiment, root: Path, readme: Path) -> None:
+    """Put the table between the README's marks, and its figure beside it: numbers in a README are never typed."""
+    finished = collect(experiment, root)
+    missing = len(experiment.cells) - len(finished)
+    require(missing == 0, f"the README shows whole tables: {missing} cells of {experiment.id} are not finished")
+    text = readme.read_text() if readme.exists() else ""
+    parts = re.split(f"({_README_START}.*?\n|{_README_END})", text, flags=re.DOTALL)
+    require(len(parts) == 5, f"expected the lines '{_README_START} ...' and '{_README_END}' in {readme}")
+    parts[2] = f"\n{table(finished)}\n\n{summary(finished)}\n\n"
+    save_text(readme.parent / "docs" / "accuracy.svg", accuracy_against_loops(finished))
+    save_text(readme, "".join(parts))
+
+
+_README_START, _README_END = "<!-- results:", "<!-- end of results -->"
 
 
 def collect(experiment: Experiment, root: Path) -> list[Finished]:

@@ -7,7 +7,7 @@ methods. No torch here: a task can be used on its own, with numpy alone.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -108,6 +108,10 @@ class Task(ABC):
     @abstractmethod
     def answer(self, outputs: np.ndarray) -> str:
         """One example's answer (targets or a prediction) as text."""
+
+    def test_sets(self) -> dict[str, Self]:
+        """Further test sets by name, each a variant of this task that a model of this one can be tested on."""
+        return {}
 
     def held_out_size(self, split: Split) -> int:
         """Examples that a test of this task has, unless another number is asked for."""

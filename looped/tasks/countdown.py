@@ -9,8 +9,8 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -120,6 +120,10 @@ class Countdown(Task):
             )
         mask = np.broadcast_to(self.counted(np.zeros(_seq_len(count))), sequences.shape).copy()
         return Batch(np.where(mask, BLANK, sequences), sequences, mask)
+
+    def test_sets(self) -> dict[str, Self]:
+        names = {"held-out targets": "held-out", "training targets": "training"} if self.held_out_targets else {}
+        return {name: replace(self, test_targets=targets) for name, targets in names.items()}
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
         prediction = np.ascontiguousarray(prediction, dtype=np.int64)

@@ -116,7 +116,7 @@ class Sudoku(Task):
             for ready in build_shards(split, numbers, num_threads):
                 yield min(ready * SHARD, self._pool_size), self._pool_size
 
-    def by_difficulty(self) -> dict[str, Self]:
+    def test_sets(self) -> dict[str, Self]:
         """Variants of this task for testing, easy ones first: by guesses (4x4: by clues, since no such puzzle needs
         any), and by source where a file of real puzzles is at hand."""
         if self.side == 4:

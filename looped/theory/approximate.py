@@ -27,6 +27,7 @@ from looped.theory.ids import (
     lean_id,
     lean_labels,
     multiset_id,
+    others_multiset_id,
     paper_id,
     plain_id,
     tabulate,
@@ -36,7 +37,16 @@ from looped.theory.moduli import as_target
 from looped.theory.quantizer import trifling
 from looped.theory.streams import Grouping, StreamCode
 
-Variant = Literal["paper", "lean", "lean-stream", "modulated", "modulated-minimal", "modulated-sqrt"]
+Variant = Literal[
+    "paper",
+    "lean",
+    "lean-stream",
+    "lean-horner",
+    "lean-multiset",
+    "modulated",
+    "modulated-minimal",
+    "modulated-sqrt",
+]
 Codes = Sequence[DifferenceCode] | Sequence[StreamCode]
 MOST_BYTES = 4 * 2**30
 MOST_SECONDS = 3600.0
@@ -60,6 +70,7 @@ class Plan:
             "modulated": base * sequences,
             "modulated-minimal": base * comb(base + tokens - 2, tokens - 1),
             "lean": 2 * sequences,
+            "lean-multiset": tokens * (base * (tokens + 1)) ** (tokens - 1) * base,
         }.get(self.variant, sequences)
 
     @property
@@ -72,15 +83,18 @@ class Plan:
             return start - 1 + ids
         if self.variant == "modulated-minimal":
             return start - 2 + ids
-        if self.variant == "lean-stream":
+        if self.variant in ("lean-stream", "lean-multiset"):
             return start + self.num_bits * (ids - 1)
+        if self.variant == "lean-horner":
+            return start + self.num_bits * ids
         return start - 1 + Grouping.best(ids, self.num_bits).loops
 
     @property
     def code_bits(self) -> int:
         """Digits of the longest number, about."""
-        per_id = {"paper": 1, "lean": 1, "lean-stream": self.num_bits}.get(self.variant, 0)
-        return per_id * self.num_ids
+        if self.variant.startswith("modulated"):
+            return 0
+        return self.num_ids * (1 if self.variant in ("paper", "lean") else self.num_bits)
 
     def refuse_if_too_large(self) -> None:
         bytes_ = self.num_ids * self.grid.dim * BYTES_PER_LABEL
@@ -130,7 +144,7 @@ class Approximation:
     @property
     def serves_duplicates(self) -> bool:
         """Whether inputs with two tokens in one cell are covered by the construction."""
-        return self.plan.variant == "modulated-minimal" or self.grid.tokens <= 2
+        return self.plan.variant in ("modulated-minimal", "lean-multiset") or self.grid.tokens <= 2
 
     def code_value(self, token_ids: Sequence[int]) -> list[Vector]:
         """What the network must return for these cells, computed without it."""
@@ -278,6 +292,23 @@ def _lean_stream(grid: Grid, labels: Table, num_bits: int, sharpness: Fraction |
     return network, codes, lambda sequence, z: [c.value(lean_id(grid, sequence, z), exact=False) for c in codes]
 
 
+def _lean_horner(grid: Grid, labels: Table, num_bits: int, sharpness: Fraction | None) -> Built:
+    table = lean_labels(grid, labels)
+    codes = [StreamCode.of(column, num_bits) for column in zip(*table, strict=True)]
+    network = lean.lean_horner_block(grid, table, num_bits, sharpness=sharpness)
+    return network, codes, lambda sequence, z: [c.value(lean_id(grid, sequence, z), exact=True) for c in codes]
+
+
+def _lean_multiset(grid: Grid, labels: Table, num_bits: int, sharpness: Fraction | None) -> Built:
+    known = labels_by_id(grid, labels, others_multiset_id)
+    unused = next(iter(known.values()))  # most ids are never reached and may hold any label
+    num_ids = Plan("lean-multiset", grid, num_bits).num_ids
+    table = [known.get(k, unused) for k in range(num_ids)]
+    codes = [StreamCode.of(column, num_bits) for column in zip(*table, strict=True)]
+    network = lean.lean_multiset_block(grid, table, num_bits, sharpness=sharpness)
+    return network, codes, lambda sequence, z: [c.value(others_multiset_id(grid, sequence, z), True) for c in codes]
+
+
 def _modulated_sqrt(grid: Grid, labels: Table, num_bits: int, sharpness: Fraction | None) -> Built:
     table = lean_labels(grid, labels)
     codes = [StreamCode.of(column, num_bits) for column in zip(*table, strict=True)]
@@ -290,6 +321,8 @@ BUILDERS: dict[Variant, Callable[[Grid, Table, int, Fraction | None], Built]] = 
     "paper": _paper,
     "lean": _lean,
     "lean-stream": _lean_stream,
+    "lean-horner": _lean_horner,
+    "lean-multiset": _lean_multiset,
     "modulated": _modulated,
     "modulated-minimal": _modulated_minimal,
     "modulated-sqrt": _modulated_sqrt,

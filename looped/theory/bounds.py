@@ -21,6 +21,7 @@ from looped.theory.ids import Grid, evaluate
 from looped.theory.moduli import moduli
 
 MOST_CELLS, POINTS_PER_CELL = 1024, 24
+STREAMS: tuple[Variant, ...] = ("lean-stream", "lean-horner", "lean-multiset", "modulated-sqrt")
 Modulus = Callable[[ModulusName, float], float]  # (which, delta) -> omega(delta)
 
 
@@ -67,11 +68,11 @@ def error_bound(net: Approximation, p: float = 2, seed: int = 0) -> Bound:
     """The bound of this construction, term by term, and its measured error."""
     if p < 1:
         raise InputError(f"expected p >= 1, got {p}")
-    grid, variant = net.grid, net.plan.variant
+    grid = net.grid
     omega, certified = modulus_of(net, p, seed)
     entries = (grid.dim * grid.tokens) ** (1 / p)
     terms = {"cell": omega("sequence", cell_radius(grid))} | code_terms(net.plan, omega, p)
-    if variant in ("lean-stream", "modulated-sqrt"):
+    if any(net.resolutions):
         # the resolution is known exactly: no modulus is needed
         resolution = float(np.linalg.norm([float(step) for step in net.resolutions], ord=p))
         terms["code"] = resolution * grid.tokens ** (1 / p)
@@ -197,10 +198,10 @@ def loops_for_error(
     for cells in range(2, 10_000):
         grid = Grid(dim, tokens, cells, "centre")
         base = omega("sequence", cell_radius(grid))
-        for bits in range(1, 41) if variant in ("lean-stream", "modulated-sqrt") else (8,):
+        for bits in range(1, 41) if variant in STREAMS else (8,):
             plan = Plan(variant, grid, bits)
             code = code_terms(plan, omega, p).get("code", 0.0)
-            if variant in ("lean-stream", "modulated-sqrt"):
+            if variant in STREAMS:
                 code = entries * span / 2**bits
             if base + code <= error:
                 return plan

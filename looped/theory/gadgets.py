@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from looped.theory.exact import HALF, FeedForward, Form, Number
+from looped.theory.exact import HALF, FeedForward, Form, Number, total
 
 
 def step(layer: FeedForward, x: Form, epsilon: Number, closed_by: Form | Number = 0) -> Form:
@@ -46,13 +46,15 @@ class Pulse:
         return rising - self.layer.relu(self.slope * self.before + x) + self.clock
 
 
-def shift_left(layer: FeedForward, beta: str, bits: int, closed: Form | Number = 0) -> Form:
-    """Let beta <- 2 beta - (its first binary digit) and return that digit; three units.
+def shift_left(layer: FeedForward, beta: str, bits: int, closed: Form | Number = 0, digit_bits: int = 1) -> Form:
+    """Let beta <- 2^m beta - (its first digit in base 2^m, m = `digit_bits`) and return that digit; 2^(m+1) - 1 units.
 
-    beta is in [0, 1) with `bits` digits after the point. While `closed` is 1 nothing happens and the digit is 0.
+    beta is in [0, 1) with `bits` binary digits after the point. While `closed` is 1 nothing happens, the digit is 0.
     """
-    precision = 2**bits
+    precision, base = 2**bits, 2**digit_bits
     value = Form({beta: 1})
-    digit = step(layer, value - HALF, Fraction(1, precision), closed_by=precision * Form.of(closed))
-    layer.add(beta, layer.relu(value - 2 * Form.of(closed)) - digit)
+    shut = precision * Form.of(closed)
+    levels = [step(layer, value - Fraction(j, base), Fraction(1, precision), closed_by=shut) for j in range(1, base)]
+    digit = total(levels)
+    layer.add(beta, (base - 1) * layer.relu(value - 2 * Form.of(closed)) - digit)
     return digit

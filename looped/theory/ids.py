@@ -122,6 +122,20 @@ def multiset_id(grid: Grid, sequence: TokenIds, token_id: int) -> int:
     return number([token_id, *digits], grid.base * (grid.tokens + 1))
 
 
+def others_multiset_id(grid: Grid, sequence: TokenIds, token_id: int) -> int:
+    """The same with the own token's round taken out: ((s N + its count) B + z) with s in base S; below N S^(N-1) B."""
+    rounds, remaining, own = [], list(sequence), 0
+    for _ in range(grid.tokens):
+        gone = grid.tokens - len(remaining)
+        largest = max(remaining, default=sequence[0])
+        if largest == token_id and token_id in remaining:
+            own = gone
+        else:
+            rounds.append(largest + grid.base * gone)
+        remaining = [z for z in remaining if z != largest]
+    return (number(rounds, grid.base * (grid.tokens + 1)) * grid.tokens + own) * grid.base + token_id
+
+
 def labels_by_id(grid: Grid, labels: Labels, numbering: Callable[[Grid, TokenIds, int], int]) -> dict[int, Vector]:
     """Contextual id -> label, for every token of every sequence."""
     return {numbering(grid, s, z): label(labels, s, z) for s in labels for z in set(s)}

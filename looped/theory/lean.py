@@ -14,6 +14,7 @@ from math import log
 
 from looped.theory.exact import HALF, FeedForward, Form, Head, LoopedNetwork, Number, row, total
 from looped.theory.gadgets import hat, shift_left, step
+from looped.theory.horner import decode_horner, horner_start, read_by_horner
 from looped.theory.ids import Grid, Vector
 from looped.theory.memorizer import DifferenceCode, binary
 from looped.theory.quantizer import trifling
@@ -22,7 +23,7 @@ from looped.theory.streams import QUARTER, Grouping, StreamCode, decode_stream, 
 SELECTION = ("id", "gone", "one", "best", "seq")  # z, u, 1, a, s
 
 
-def _rows(grid: Grid, *more: str, per_output: Sequence[str]) -> dict[str, Form]:
+def start_rows(grid: Grid, *more: str, per_output: Sequence[str]) -> dict[str, Form]:
     """The inputs, the threshold c = 1/n, the selection rows and the memorizer's rows, all at their start."""
     coordinates = range(1, grid.dim + 1)
     encode = {f"x{i}": row(f"x{i}") for i in coordinates} | {"c": Form(const=Fraction(1, grid.cells))}
@@ -46,7 +47,7 @@ def _network(
     return LoopedNetwork(inputs, encode, layer, tuple(decode), loops, heads, modulation or {}, sharpness is not None)
 
 
-def _count_thresholds(layer: FeedForward, grid: Grid, epsilon: Number) -> Form:
+def count_thresholds(layer: FeedForward, grid: Grid, epsilon: Number) -> Form:
     """z += sum of n^(d-i) T(x_i - c): every threshold that x_i has passed counts. Returns the last coordinate's."""
     passed = [step(layer, row(f"x{i}") - row("c"), epsilon) for i in range(1, grid.dim + 1)]
     layer.add("id", total([grid.cells ** (grid.dim - i) * one for i, one in enumerate(passed, 1)]))
@@ -80,10 +81,10 @@ def lean_block(
 ) -> LoopedNetwork:
     """Weight-tied, 6d+9 rows, width 12d+13, n-1+N+2 n^(Nd) loops; `table` holds the labels of all 2 B^N ids."""
     codes = [DifferenceCode.of(column) for column in zip(*table, strict=True)]
-    encode = _rows(grid, "digit", "closed", "inside", per_output=("up", "down", "bit+", "bit-", "sum"))
+    encode = start_rows(grid, "digit", "closed", "inside", per_output=("up", "down", "bit+", "bit-", "sum"))
     encode["closed"] = Form(const=1)
     layer = FeedForward(tuple(encode))
-    layer.add("digit", _count_thresholds(layer, grid, trifling(grid.cells) if epsilon is None else epsilon))
+    layer.add("digit", count_thresholds(layer, grid, trifling(grid.cells) if epsilon is None else epsilon))
     clock = _open_in_step_two(layer, grid)
     _number_the_others(layer, grid, closed=row("closed"))
 
@@ -111,10 +112,10 @@ def lean_stream_block(
 ) -> LoopedNetwork:
     """Weight-tied, 3d+7 rows, width 7d+12 (9d+14 if `exact`), n+N+q(n^(Nd)-1) loops; error span 2^-q per coordinate."""
     codes = [StreamCode.of(column, num_bits) for column in zip(*table, strict=True)]
-    encode = _rows(grid, "closed", per_output=("beta", "out"))
+    encode = start_rows(grid, "closed", per_output=("beta", "out"))
     encode["closed"] = Form(const=1)
     layer = FeedForward(tuple(encode))
-    _count_thresholds(layer, grid, trifling(grid.cells) if epsilon is None else epsilon)
+    count_thresholds(layer, grid, trifling(grid.cells) if epsilon is None else epsilon)
     clock = _open_in_step_two(layer, grid)
     _number_the_others(layer, grid, closed=row("closed"))
 
@@ -128,6 +129,67 @@ def lean_stream_block(
     return _network(grid, encode, layer, decode_stream(codes), loops, sharpness)
 
 
+def lean_horner_block(
+    grid: Grid,
+    table: Sequence[Vector],
+    num_bits: int,
+    epsilon: Number | None = None,
+    sharpness: Number | None = None,
+) -> LoopedNetwork:
+    """Weight-tied with small weights, 4d+8 rows, width 8d+15, n+N+q n^(Nd) loops; every q-bit label exactly."""
+    codes = [StreamCode.of(column, num_bits) for column in zip(*table, strict=True)]
+    encode = start_rows(grid, "closed", "window", per_output=("beta", "bit", "out"))
+    encode["closed"] = Form(const=1)
+    layer = FeedForward(tuple(encode))
+    count_thresholds(layer, grid, trifling(grid.cells) if epsilon is None else epsilon)
+    clock = _open_in_step_two(layer, grid)
+    _number_the_others(layer, grid, closed=row("closed"))
+    quiet = grid.cells + grid.tokens - 1
+    read_by_horner(layer, num_bits * _others_id(grid) - (clock - 1 - quiet), grid.dim, num_bits)
+    encode |= {f"beta{i}": Form(const=horner_start(code, quiet)) for i, code in enumerate(codes, 1)}
+    loops = quiet + num_bits * len(table) + 1
+    return _network(grid, encode, layer, decode_horner(codes), loops, sharpness)
+
+
+def lean_multiset_block(
+    grid: Grid,
+    table: Sequence[Vector],
+    num_bits: int,
+    epsilon: Number | None = None,
+    sharpness: Number | None = None,
+) -> LoopedNetwork:
+    """Weight-tied and exact for equal tokens too: a counting head, 3d+9 rows, width 9d+16, two heads.
+
+    A round's digit is (fetched id, tokens gone before); the own round's count goes to the row `own`. `table` holds the
+    labels of ids ((s N + own) B + z), s in base B(N+1): see `ids.others_multiset_id`.
+    """
+    base, tokens, radix = grid.base, grid.tokens, grid.base * (grid.tokens + 1)
+    codes = [StreamCode.of(column, num_bits) for column in zip(*table, strict=True)]
+    encode = start_rows(grid, "closed", "count", "own", per_output=("beta", "out"))
+    encode["closed"] = Form(const=1)
+    layer = FeedForward(tuple(encode))
+    count_thresholds(layer, grid, trifling(grid.cells) if epsilon is None else epsilon)
+    clock = _open_in_step_two(layer, grid)
+    shut, bound = row("closed"), radix**tokens + radix
+    away = row("id") + row("gone") - row("best")  # 0 in the own round, at most -1 in every other
+    layer.add("gone", -4 * base * layer.relu(away + HALF - (base + 1) * shut))
+    longer = (radix - 1) * row("seq") + row("best") + base * row("count") - bound * shut
+    layer.add("seq", layer.relu(longer) - layer.relu(longer + bound * away))
+    layer.add("own", layer.relu(row("count") + tokens * away - 2 * tokens * shut))
+    layer.add("best", -layer.relu(row("best")))
+    layer.add("count", -layer.relu(row("count")))
+
+    quiet = grid.cells + tokens - 1
+    index = (tokens * row("seq") + row("own")) * base + row("id")
+    betas, outs = [[f"{name}{i}" for i in range(1, grid.dim + 1)] for name in ("beta", "out")]
+    sample(layer, betas, outs, num_bits * index - (clock - 1 - quiet), num_bits, exact=True)
+    for beta, code in zip(betas, codes, strict=True):
+        encode[beta] = Form(const=code.stream() / 2**quiet)
+        shift_left(layer, beta, num_bits * len(table) + quiet)
+    loops = quiet + num_bits * (len(table) - 1) + 1
+    return _network(grid, encode, layer, decode_stream(codes), loops, sharpness, (_counting_head(grid),))
+
+
 def modulated_sqrt_block(
     grid: Grid,
     table: Sequence[Vector],
@@ -139,15 +201,15 @@ def modulated_sqrt_block(
     """Time-modulated, 3d+8 rows, width 7d+8 (9d+10 if `exact`), n+N-1+K1+q(K2-1) loops with K1 K2 >= n^(Nd)."""
     codes = [StreamCode.of(column, num_bits) for column in zip(*table, strict=True)]
     split = Grouping.best(len(table), num_bits)
-    encode = _rows(grid, "group", "gate", per_output=("beta", "out"))
+    encode = start_rows(grid, "group", "gate", per_output=("beta", "out"))
     encode["gate"] = Form(const=1)
     encode |= {f"beta{i}": Form(const=split.streams(code)[0]) for i, code in enumerate(codes, 1)}
     layer = FeedForward(tuple(encode))
-    _count_thresholds(layer, grid, trifling(grid.cells) if epsilon is None else epsilon)
+    count_thresholds(layer, grid, trifling(grid.cells) if epsilon is None else epsilon)
     _number_the_others(layer, grid)
     load_and_sample(layer, _others_id(grid), split, grid.dim, exact)
 
-    modulation, schedule = _step_schedule(grid, split.thresholds())
+    modulation, schedule = step_schedule(grid, split.thresholds())
     modulation |= split.modulation(codes, lead=grid.cells - 1 + grid.tokens) | {"c": differences(schedule)}
     return _network(grid, encode, layer, decode_stream(codes), len(schedule), sharpness, modulation=modulation)
 
@@ -162,10 +224,10 @@ def modulated_minimal_block(
     """
     base, radix = grid.base, grid.base * (grid.tokens + 1)
     ids = sorted(known)
-    encode = _rows(grid, "count", per_output=("out",))
+    encode = start_rows(grid, "count", per_output=("out",))
     encode |= {f"out{i}": Form(const=y) for i, y in enumerate(known[ids[0]], 1)}
     layer = FeedForward(tuple(encode))
-    _count_thresholds(layer, grid, trifling(grid.cells) if epsilon is None else epsilon)
+    count_thresholds(layer, grid, trifling(grid.cells) if epsilon is None else epsilon)
     layer.add("gone", -4 * base * layer.relu(row("id") + row("gone") - row("best") + HALF))
     fetched, count = layer.relu(row("best")), layer.relu(row("count"))
     layer.add("seq", (radix - 1) * layer.relu(row("seq")) + fetched + base * count)
@@ -176,18 +238,21 @@ def modulated_minimal_block(
         layer.add(f"out{i}", reached)
     layer.add("c", 1)
 
-    modulation, schedule = _step_schedule(grid, [k - QUARTER for k in ids[1:]])
+    modulation, schedule = step_schedule(grid, [k - QUARTER for k in ids[1:]])
     lead = grid.cells - 1 + grid.tokens
     for i, labels in enumerate(zip(*(known[k] for k in ids), strict=True), 1):
         modulation[f"out{i}"] = [*[0] * lead, *[b - a for a, b in pairwise(labels)]]
     modulation["c"] = differences(schedule)
-    # keys and queries are zero: the mean over all tokens of N where a token is gone and 0 where it is not
-    counting = Head(Fraction(-grid.tokens, 2 * base) * row("gone"), Form(), Form(), "count")
     decode = [row(f"out{i}") for i in range(1, grid.dim + 1)]
-    return _network(grid, encode, layer, decode, len(schedule), sharpness, (counting,), modulation)
+    return _network(grid, encode, layer, decode, len(schedule), sharpness, (_counting_head(grid),), modulation)
 
 
-def _step_schedule(grid: Grid, memory: Sequence[Number]) -> tuple[dict[str, list[Number]], list[Number]]:
+def _counting_head(grid: Grid) -> Head:
+    """Keys and queries are zero: the mean over all tokens of N where a token is gone and 0 where it is not."""
+    return Head(Fraction(-grid.tokens, 2 * grid.base) * row("gone"), Form(), Form(), "count")
+
+
+def step_schedule(grid: Grid, memory: Sequence[Number]) -> tuple[dict[str, list[Number]], list[Number]]:
     """eta(t) that runs Step 1, then Step 2, and the row c loop by loop: k/n, idle, then the memorizer's thresholds."""
     first, second, third = grid.cells - 1, grid.tokens, len(memory)
     in_step_two: list[Number] = [*[0] * first, *[1] * second, *[0] * third]
@@ -216,6 +281,8 @@ def sharpness(variant: str, grid: Grid, num_bits: int) -> Fraction:
         "modulated": digits,
         "lean": 2 * sequences * (sequences + base + 2),
         "lean-stream": num_bits * sequences * (sequences + base + 2),
+        "lean-horner": num_bits * sequences * (sequences + base + 2),
+        "lean-multiset": 2 * num_bits * base * tokens * radix ** (tokens - 1) * (radix**tokens + 3 * radix),
         "modulated-sqrt": num_bits * sequences * (sequences + base + 2),
         "modulated-minimal": 2 * (1 + 2 * base * tokens) * radix**tokens // (radix - 1) + 1,
     }[variant]

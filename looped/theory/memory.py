@@ -12,6 +12,7 @@ import numpy as np
 from looped.errors import InputError, unknown
 from looped.theory.engine import Engine
 from looped.theory.exact import LoopedNetwork, Number, Size
+from looped.theory.horner import horner_memorizer
 from looped.theory.memorizer import bits_memorizer, minimal_modulated_memorizer, modulated_memorizer
 from looped.theory.streams import sqrt_memorizer, stream_memorizer
 
@@ -20,6 +21,7 @@ MEMORIZERS: dict[str, Callable[..., LoopedNetwork]] = {
     "modulated": modulated_memorizer,
     "modulated-minimal": minimal_modulated_memorizer,
     "stream": stream_memorizer,
+    "horner": horner_memorizer,
     "sqrt": sqrt_memorizer,
 }
 
@@ -56,7 +58,7 @@ def memorize(labels: Sequence, variant: str = "bits", bits: int = 8) -> Memory:
     table = [[_exact(v) for v in (y if isinstance(y, Sequence | np.ndarray) else [y])] for y in labels]
     if len(table) < 2 or len({len(y) for y in table}) != 1:
         raise InputError(f"expected at least two labels, all of one length, got lengths {[len(y) for y in table][:8]}")
-    if variant in ("stream", "sqrt"):
+    if variant in ("stream", "horner", "sqrt"):
         if bits < 1:
             raise InputError(f"expected bits >= 1, got {bits}")
         network = MEMORIZERS[variant](table, bits)

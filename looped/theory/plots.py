@@ -31,6 +31,8 @@ COLOURS = {
     "paper": "#c0392b",
     "lean": "#2471a3",
     "lean-stream": "#17a589",
+    "lean-horner": "#5d6d7e",
+    "lean-multiset": "#a04000",
     "modulated": "#d68910",
     "modulated-minimal": "#7d3c98",
     "modulated-sqrt": "#1e8449",
@@ -139,7 +141,7 @@ def error(path: Path, function: str = "attn", most_loops: int = 2000, bits: int 
         left.loglog(xs, measured, "o-", ms=3.5, lw=1.4, color=COLOURS[variant], label=variant)
         left.loglog(xs, proved, "--", lw=0.9, color=COLOURS[variant])
     handles, names = left.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower left", ncols=6, fontsize=8, frameon=False)
+    figure.legend(handles, names, loc="outside lower left", ncols=8, fontsize=8, frameon=False)
     _label(
         left,
         f"Error of {function}, measured (solid) and proved (dashed); d = 1, N = 2",

@@ -53,11 +53,17 @@ class StreamCode:
 
 
 def sample(
-    layer: FeedForward, betas: Sequence[str], outs: Sequence[str], time: Form, num_bits: int, exact: bool
+    layer: FeedForward,
+    betas: Sequence[str],
+    outs: Sequence[str],
+    time: Form,
+    num_bits: int,
+    exact: bool,
+    loops_per_label: int | None = None,
 ) -> None:
-    """out += beta when time = 0; if `exact`, minus the tail 2^-q beta when time = -q."""
+    """out += beta when time = 0; if `exact`, minus the tail 2^-q beta when the next label has come to the front."""
     now = Pulse(layer, time, 0, SAMPLE_BOUND)
-    later = Pulse(layer, time, -num_bits, SAMPLE_BOUND) if exact else None
+    later = Pulse(layer, time, -(loops_per_label or num_bits), SAMPLE_BOUND) if exact else None
     for beta, out in zip(betas, outs, strict=True):
         layer.add(out, now(row(beta)))
         if later is not None:
@@ -69,20 +75,25 @@ def decode_stream(codes: Sequence[StreamCode]) -> tuple[Form, ...]:
 
 
 def stream_memorizer(
-    labels: Sequence[Number] | Sequence[Sequence[Number]], num_bits: int = 8, exact: bool = True
+    labels: Sequence[Number] | Sequence[Sequence[Number]], num_bits: int = 8, exact: bool = True, bits_per_loop: int = 1
 ) -> LoopedNetwork:
-    """Weight-tied: shift one bit per loop, sample when q k - l = 0."""
+    """Weight-tied: shift one bit per loop, sample when q k - l = 0.
+
+    With m `bits_per_loop` (m divides q) the loops become (q/m)(K-1)+1 and the width (2^(m+1)+3)d+4: width buys loops.
+    """
+    assert num_bits % bits_per_loop == 0, "a label must be a whole number of digits"
+    per_label = num_bits // bits_per_loop
     codes = [StreamCode.of(column, num_bits) for column in zip(*vectors(labels), strict=True)]
     betas, outs = [[f"{name}{i}" for i in range(1, len(codes) + 1)] for name in ("beta", "out")]
-    encode = {"left": num_bits * row("k")}
+    encode = {"left": per_label * row("k")}
     encode |= {beta: Form(const=code.stream()) for beta, code in zip(betas, codes, strict=True)}
     encode |= {out: Form() for out in outs}
     layer = FeedForward(tuple(encode))
-    sample(layer, betas, outs, row("left"), num_bits, exact)
+    sample(layer, betas, outs, row("left"), num_bits, exact, per_label)
     for beta in betas:
-        shift_left(layer, beta, num_bits * len(labels))
+        shift_left(layer, beta, num_bits * len(labels), digit_bits=bits_per_loop)
     layer.add("left", -1)
-    return LoopedNetwork(("k",), encode, layer, decode_stream(codes), num_bits * (len(labels) - 1) + 1)
+    return LoopedNetwork(("k",), encode, layer, decode_stream(codes), per_label * (len(labels) - 1) + 1)
 
 
 # ---- square root --------------------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from looped.config import RunConfig, TrainConfig
+
+Choice = TypeVar("Choice", int, float)
 
 _LOOPS, _SIZES = 1, 2  # so that the two random schedules of a run do not draw alike
 
@@ -33,17 +35,18 @@ def loops_at(step: int, config: RunConfig) -> int:
 
 def size_at(step: int, config: RunConfig) -> int:
     train = config.train
-    return _choice_at(step, config, train.size_schedule, train.size_choices, config.task.size, _SIZES)
+    share = _choice_at(step, config, train.size_schedule, train.size_choices, 1.0, _SIZES)
+    return max(1, round(share * config.task.size))
 
 
 def _choice_at(
     step: int,
     config: RunConfig,
     schedule: Literal["fixed", "growing", "random"],
-    choices: Sequence[int],
-    fixed: int,
+    choices: Sequence[Choice],
+    fixed: Choice,
     stream: int,
-) -> int:
+) -> Choice:
     if schedule == "fixed":
         return fixed
     if schedule == "random":

@@ -62,6 +62,29 @@ def test_eval_measures_each_loop_count_beside_the_baseline(run, capsys):
     assert "best constant answer" in text
 
 
+def test_eval_knows_further_test_sets(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    small = ["--model.dim", "16", "--train.num-steps", "2", "--train.batch-size", "4", "--train.eval-size", "4"]
+    answer(capsys, "train", "countdown", "--recipe", "laptop", *small, "--out", run)
+    sets = json.loads(answer(capsys, "eval", run, "--sets", "--size", "5", "--json"))["sets"]
+    assert list(sets) == ["held-out targets", "training targets"]
+    assert all(report["size"] == 5 for report in sets.values())
+
+
+@pytest.mark.parametrize("task", ["edit-distance", "countdown", "decision-tree", "sudoku"])
+def test_data_verbs_show_write_check_and_count(task, tmp_path, capsys):
+    knobs = ["--task.side", "4"] if task == "sudoku" else []
+    shown = json.loads(answer(capsys, "data", "sample", task, *knobs, "--size", "3", "--json"))
+    assert len(shown) == 3
+    path = str(tmp_path / "set.jsonl")
+    made = json.loads(answer(capsys, "data", "build", task, *knobs, "--size", "20", "--out", path, "--json"))
+    assert made["size"] == 20
+    assert json.loads(answer(capsys, "data", "check", path, "--json"))["examples"] == 20
+    lines = (tmp_path / "set.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines[1:4]] == shown
+    assert json.loads(answer(capsys, "data", "stats", task, *knobs, "--size", "50", "--json"))["examples"] == 50
+
+
 def test_solve_shows_the_answer_after_every_loop(run, capsys):
     asked = json.loads(answer(capsys, "solve", run, "--input", "abca|bcca", "--loops", "5", "--json"))
     assert [frame["loop"] for frame in asked["frames"]] == [1, 2, 3, 4, 5]
@@ -111,6 +134,12 @@ def test_help_shows_every_knob_with_its_meaning(capsys):
         (["solve", "{run}", "--input", "abzz|abca"], "'z'"),
         (["solve", "{run}", "--input", "ab|abca"], "letters, got 2"),
         (["solve", "{run}", "--input", "abca|abca", "--loops", "0"], "num_loops must be at least 1, got 0"),
+        (["eval", "{run}", "--sets"], "edit-distance has no further test sets"),
+        (["data"], "expected a verb first"),
+        (["data", "sample"], "expected a task first"),
+        (["data", "sample", "sudokus"], "did you mean 'sudoku'"),
+        (["data", "check", "{folder}/notes.txt"], "line 1: expected a JSON object"),
+        (["data", "build", "lcs", "--size", "0", "--out", "{new}"], "size must be at least 1, got 0"),
         (["paper"], "expected a verb first"),
         (["paper", "run", "table9"], "unknown experiment 'table9'"),
         (["paper", "report", "--root", "{folder}", "--out", "{new}"], "nothing to report"),

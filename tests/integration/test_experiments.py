@@ -8,7 +8,7 @@ import pytest
 
 from looped.config import RunConfig
 from looped.experiments import runner
-from looped.experiments.report import collect, table, write_report
+from looped.experiments.report import collect, table, write_readme, write_report
 from looped.experiments.spec import Experiment
 from looped.experiments.tables import EXPERIMENTS, laptop
 
@@ -76,3 +76,24 @@ def test_a_cell_that_fails_is_told(tmp_path):
     (folder / "strange.txt").write_text("not a run")
     with pytest.raises(ValueError, match="is not a run"):
         runner.run_experiment(replace(experiment, cells=(cell,)), tmp_path, num_workers=1)
+
+
+def test_the_readme_gets_the_table_between_its_marks(tmp_path):
+    experiment = smallest(laptop())
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- results: here -->\nold\n<!-- end of results -->\nafter\n")
+    with pytest.raises(ValueError, match="are not finished"):
+        write_readme(experiment, tmp_path / "runs", readme)
+    assert "old" in readme.read_text()
+    runner.run_experiment(experiment, tmp_path / "runs", num_workers=2)
+    for _ in range(2):  # writing it again changes nothing
+        write_readme(experiment, tmp_path / "runs", readme)
+        text = readme.read_text()
+        assert text.startswith("before\n<!-- results: here -->\n\n| model |")
+        assert text.endswith("\n<!-- end of results -->\nafter\n")
+        assert "old" not in text
+        assert table(collect(experiment, tmp_path / "runs")) in text
+    assert (tmp_path / "docs" / "accuracy.svg").read_text().startswith("<svg")
+    readme.write_text("no marks")
+    with pytest.raises(ValueError, match="expected the lines"):
+        write_readme(experiment, tmp_path / "runs", readme)

@@ -301,8 +301,8 @@ def test_difficulty_is_what_singles_cannot_do():
 
 
 @pytest.mark.slow
-def test_test_sets_by_difficulty(real_rows):
-    sets = Sudoku().by_difficulty()
+def test_further_test_sets_are_by_difficulty(real_rows):
+    sets = Sudoku().test_sets()
     assert list(sets)[:3] == ["easy", "medium", "hard"]
     seventeen = sets["puzzles2_17_clue"].sample(0, "test", range(200)).inputs
     assert (np.count_nonzero(seventeen, axis=1) == 17).all()

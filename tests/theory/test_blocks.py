@@ -25,6 +25,7 @@ from tests.theory.oracle import (
 
 F = Fraction
 Q = 4
+PROMISED = ["paper", "lean", "lean-stream", "modulated", "modulated-minimal", "modulated-sqrt"]
 SHAPES = [(1, 2, n) for n in range(2, 7)] + [(1, 3, 2), (1, 3, 3), (2, 2, 2)]
 
 
@@ -35,7 +36,8 @@ def rough(x):
 
 def build(variant, shape, **options):
     dim, tokens, cells = shape
-    return theory.approximate(rough, dim, tokens, cells, variant, bits=Q, **options)
+    bits = 2 if variant == "lean-multiset" else Q
+    return theory.approximate(rough, dim, tokens, cells, variant, bits=bits, **options)
 
 
 def served_cells(variant, shape):
@@ -106,7 +108,7 @@ def outputs(net, shape, chosen, offset=THIRD):
     return [[list(column) for column in value.T] for value in values]
 
 
-@pytest.mark.parametrize("variant", theory.VARIANTS)
+@pytest.mark.parametrize("variant", PROMISED)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_output_equals_the_oracle_on_every_cell(variant, shape):
     representative = "centre" if shape[2] % 2 else "corner"
@@ -157,7 +159,7 @@ def test_the_square_root_block_needs_fewer_loops_than_was_promised():
 
 @pytest.mark.parametrize("variant", theory.VARIANTS)
 def test_permutation_equivariance_is_exact(variant):
-    net = build(variant, (1, 3, 3))
+    net = build(variant, (1, 3, 2 if variant == "lean-multiset" else 3))
     rng = np.random.default_rng(0)
     x = np.array([[[F(int(k), 96) for k in rng.integers(0, 96, 3)]] for _ in range(12)], dtype=object)
     for order in ([1, 0, 2], [2, 0, 1]):
@@ -175,7 +177,7 @@ def test_more_loops_change_nothing_in_weight_tied_blocks(variant):
     assert (longer(x) == net(x)).all()
 
 
-@pytest.mark.parametrize("variant", theory.VARIANTS)
+@pytest.mark.parametrize("variant", [*PROMISED, "lean-horner"])
 @pytest.mark.parametrize("shape", [(1, 2, 2), (1, 2, 4), (1, 3, 3), (2, 2, 2)], ids=str)
 def test_softmax_at_the_proved_sharpness_gives_identical_outputs(variant, shape):
     hard, soft = build(variant, shape), build(variant, shape, softmax=True)
@@ -189,6 +191,13 @@ def test_softmax_at_a_tenth_of_it_fails(variant):
     blunt = build(variant, shape, sharpness=sharpness(variant, Grid(1, 2, 4), Q) / 10)
     chosen = all_cells(1, 2, 4, duplicates=False)
     assert outputs(blunt, shape, chosen) != outputs(build(variant, shape), shape, chosen)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2), (1, 2, 3)], ids=str)
+def test_softmax_of_the_multiset_block(shape):
+    hard, soft = build("lean-multiset", shape), build("lean-multiset", shape, softmax=True)
+    chosen = all_cells(*shape, duplicates=True)
+    assert outputs(soft, shape, chosen) == outputs(hard, shape, chosen)
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 2), (1, 2, 3), (1, 2, 4), (1, 3, 3), (2, 2, 2)], ids=str)

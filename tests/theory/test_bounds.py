@@ -100,13 +100,16 @@ def test_every_pair_splits_into_a_token_move_and_a_context_move(dim, tokens, p, 
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("representative", ["corner", "centre"])
 def test_measured_error_is_below_the_bound(variant, name, representative):
-    for (dim, tokens, cells), p in product([(1, 2, 3), (1, 3, 2), (2, 2, 2)], (1, 2, inf)):
-        bound = theory.approximate(
-            theory.load(name, dim, tokens), dim, tokens, cells, variant, representative, bits=5
-        ).bound(p)
-        assert bound.certified
-        assert bound.holds, (dim, tokens, cells, p, bound)
-        assert (bound.terms["duplicates"] == 0) == (tokens <= 2 or variant == "modulated-minimal")
+    counts_multisets = variant == "lean-multiset"  # its ids are many, so that few bits must do
+    for dim, tokens, cells in [(1, 2, 2), (1, 3, 2)] if counts_multisets else [(1, 2, 3), (1, 3, 2), (2, 2, 2)]:
+        bits = 1 if counts_multisets else 5
+        net = theory.approximate(theory.load(name, dim, tokens), dim, tokens, cells, variant, representative, bits=bits)
+        for p in (1, 2, inf):
+            bound = net.bound(p)
+            assert bound.certified
+            assert bound.holds, (dim, tokens, cells, p, bound)
+            served = tokens <= 2 or variant in ("modulated-minimal", "lean-multiset")
+            assert (bound.terms["duplicates"] == 0) == served
 
 
 def test_the_corrected_bound_is_below_the_printed_one():

@@ -19,8 +19,8 @@ COMPANIONS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
     ("block", "standard"): {"model": {"num_loops": 1}},
     ("loop_schedule", "growing"): {"train": {"loop_choices": (1, 3)}},
     ("loop_schedule", "random"): {"train": {"loop_choices": (1, 2, 3)}},
-    ("size_schedule", "growing"): {"train": {"size_choices": (2, 4)}},
-    ("size_schedule", "random"): {"train": {"size_choices": (2, 3, 4)}},
+    ("size_schedule", "growing"): {"train": {"size_choices": (0.5, 1.0)}},
+    ("size_schedule", "random"): {"train": {"size_choices": (0.5, 0.75, 1.0)}},
 }
 
 

@@ -97,7 +97,7 @@ IMPOSSIBLE = [
     (lambda: TrainConfig(loop_schedule="random", loop_choices=tuple(range(1, 10))), "at most 8"),
     (lambda: TrainConfig(supervised_loops=3), "needs supervision"),
     (lambda: RunConfig(TASK, train=TrainConfig(loop_schedule="random", loop_choices=(4,))), "num_loops = 1"),
-    (lambda: RunConfig(TASK, train=TrainConfig(size_schedule="random", size_choices=(9,))), "size = 8"),
+    (lambda: TrainConfig(size_schedule="random", size_choices=(9,)), "shares of the task's size"),
     (lambda: RunConfig(TASK, seed=-1), "seed must be in"),
     (lambda: EditDistance(length=0), "length must be in"),
     (lambda: EditDistance(alphabet=3), "max_letters"),

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looped.config import ModelConfig, RunConfig, TrainConfig
+from looped.recipes import recipe
 from looped.tasks import EditDistance
+from looped.tasks.decision_tree import DecisionTree
 from looped.training.data import batch_at, batches, indices_at
 from looped.training.schedules import loops_at, rate_at, size_at
 
@@ -54,7 +56,7 @@ def test_growing_schedules_walk_through_their_choices():
     config = run_config(loop_schedule="growing", loop_choices=(1, 2, 4, 8), curriculum_steps=40)
     loops = [loops_at(step, config) for step in range(80)]
     assert loops == [1] * 10 + [2] * 10 + [4] * 10 + [8] * 50
-    default = run_config(size_schedule="growing", size_choices=(4, 8))
+    default = run_config(size_schedule="growing", size_choices=(0.5, 1.0))
     assert [size_at(step, default) for step in range(80)] == [4] * 20 + [8] * 60
 
 
@@ -90,10 +92,21 @@ def test_the_stream_never_repeats():
 
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_batches_come_in_order_whatever_the_workers(num_workers):
-    config = run_config(num_workers=num_workers, batch_size=4, size_schedule="growing", size_choices=(4, 8))
+    config = run_config(num_workers=num_workers, batch_size=4, size_schedule="growing", size_choices=(0.5, 1.0))
     steps = []
     for step, batch in batches(70, config):
         steps.append(step)
         alone = batch_at(step, config)
         assert all(np.array_equal(a, b) for a, b in zip(batch, alone, strict=True))
     assert steps == list(range(70, 80))
+
+
+def test_the_trees_curriculum_is_the_papers():
+    """Points 26, 31, ..., 101 and dimensions 5, 6, ..., 20, each for 5000 steps."""
+    config = recipe("paper", "decision-tree")
+    assert isinstance(config.task, DecisionTree)
+    sizes = [size_at(step, config) for step in range(0, 80_000, 5000)]
+    assert sizes == list(range(26, 102, 5))
+    assert [config.task.dims_at(size) for size in sizes] == list(range(5, 21))
+    assert size_at(4999, config) == 26
+    assert size_at(199_999, config) == 101

@@ -1,0 +1,61 @@
+"""How much a bfloat16 state costs at r = 100: error of scores and gradients against float64, for both looped blocks.
+
+The products are bfloat16 in both columns; what differs is the precision in which the state is added up.
+"""
+
+import argparse
+import json
+from dataclasses import replace
+
+import torch
+
+from looped.config import ModelConfig
+from looped.models import LoopModel, build_model
+from looped.tasks import EditDistance
+
+
+def perturbed(config: ModelConfig, task: EditDistance, device: str) -> LoopModel:
+    """A model whose gates are open, as after some training; the same weights for every precision."""
+    model = build_model(config, task.spec)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
+    return model.to(device)
+
+
+def scores_and_gradient(model: LoopModel, inputs: torch.Tensor, state: torch.dtype | None) -> list[torch.Tensor]:
+    if state is not None:
+        embed = model.embed
+        model.embed = lambda tokens: embed(tokens).to(state)
+    scores = model(inputs).double()
+    scores.square().mean().backward()
+    gradient = model.stack.get_parameter("layers.0.w_in").grad
+    assert gradient is not None
+    return [scores.detach(), gradient.double()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--loops", type=int, default=100)
+    parser.add_argument("--dim", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=4)
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    task = EditDistance(length=40)
+    inputs = torch.from_numpy(task.sample(0, "train", range(options.batch)).inputs).to(device)
+    for block in ("looped", "modulated"):
+        config = ModelConfig(
+            block=block, dim=options.dim, num_loops=options.loops, injection="add", positions="rotary",
+            precision="bfloat16",
+        )  # fmt: skip
+        exact = scores_and_gradient(perturbed(replace(config, precision="float64"), task, device), inputs, None)
+        for state in (torch.float32, torch.bfloat16):
+            came = scores_and_gradient(perturbed(config, task, device), inputs, state)
+            errors = [float((a - b).norm() / b.norm()) for a, b in zip(came, exact, strict=True)]
+            row = {"block": block, "state": str(state), "scores": errors[0], "gradient": errors[1], "device": device}
+            print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Milliseconds per input of the exact engine, for the blocks of looped.theory (d = 1, N = 2), on one core.
+
+    python benchmarks/theory.py [--cells 2 4 6 8 13] [--batches 1 64 1024] [--variants paper] [--out results/theory.json]
+
+Inputs are random points of the grid Z/(16 n) or, with --floats, random float64 numbers; the best of three rounds.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from datetime import date
+from fractions import Fraction
+from pathlib import Path
+
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before numpy looks
+
+import numpy as np
+
+from looped import theory
+
+ROUNDS = 3
+
+
+def measure(variant: str, cells: int, batch: int, floats: bool, bits: int) -> dict:
+    """One row of the table."""
+    net = theory.approximate(theory.load("attn", 1, 2), 1, 2, cells, variant, bits=bits)  # pyright: ignore
+    rng = np.random.default_rng(0)
+    if floats:
+        inputs = rng.random((batch, 1, 2))
+    else:
+        pick = np.vectorize(lambda k: Fraction(int(k), 16 * cells), otypes=[object])
+        inputs = pick(rng.integers(0, 16 * cells, (batch, 1, 2)))
+    best = float("inf")
+    for _ in range(ROUNDS if net.size.loops < 10_000 else 1):
+        start = time.perf_counter()
+        net(inputs)
+        best = min(best, time.perf_counter() - start)
+    return {
+        "variant": variant,
+        "ids": net.plan.num_ids,
+        "loops": net.size.loops,
+        "batch": batch,
+        "inputs": "float64" if floats else "grid",
+        "ms_per_input": round(1000 * best / batch, 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=int, nargs="+", default=[2, 4, 6, 8, 13])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 64, 1024])
+    parser.add_argument("--variants", nargs="+", default=["paper"])
+    parser.add_argument("--bits", type=int, default=6)
+    parser.add_argument("--floats", action="store_true")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    rows = []
+    for variant in arguments.variants:
+        for cells in arguments.cells:
+            for batch in arguments.batches:
+                rows.append(measure(variant, cells, batch, arguments.floats, arguments.bits))
+                print(
+                    "{variant:18} K={ids:<7} loops={loops:<7} batch={batch:<5} {ms_per_input} ms/input".format(
+                        **rows[-1]
+                    )
+                )
+    if arguments.out:
+        about = {"date": date.today().isoformat(), "machine": platform.processor(), "python": platform.python_version()}
+        arguments.out.write_text(json.dumps(about | {"numpy": np.__version__, "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
