@@ -1,6 +1,6 @@
 """Milliseconds per input of the exact engine, for the blocks of looped.theory (d = 1, N = 2), on one core.
 
-    python benchmarks/theory.py [--cells 2 4 6 8 13] [--batches 1 64 1024] [--variants paper] [--out results/theory.json]
+    python benchmarks/theory.py [--cells 2 4 6 8 13] [--batches 1 64 1024] [--variants paper] [--out FILE]
 
 Inputs are random points of the grid Z/(16 n) or, with --floats, random float64 numbers; the best of three rounds.
 """

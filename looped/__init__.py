@@ -10,6 +10,7 @@ from looped.version import __version__
 
 _HOMES = {
     "looped.config": ("ModelConfig", "RunConfig", "TrainConfig"),
+    "looped.construction": ("from_theory",),
     "looped.errors": ("InputError",),
     "looped.inference": ("Frame", "Run", "load_run", "solve"),
     "looped.models": ("LoopModel", "LoopStack", "build_model"),
@@ -23,6 +24,7 @@ __all__ = ["__version__", *_HOME_OF]  # pyright: ignore[reportUnsupportedDunderA
 
 if TYPE_CHECKING:
     from looped.config import ModelConfig, RunConfig, TrainConfig
+    from looped.construction import from_theory
     from looped.errors import InputError
     from looped.inference import Frame, Run, load_run, solve
     from looped.models import LoopModel, LoopStack, build_model

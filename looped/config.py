@@ -56,6 +56,8 @@ class ModelConfig:
     """activation of the feed-forward layer"""
     attention: Literal["task", "causal", "full"] = "task"
     """mask of the attention (task: as the task says)"""
+    selection: Literal["softmax", "hardmax"] = "softmax"
+    """weights of the attention: the usual ones, or equal ones on the largest scores alone, as in the theory"""
     norm: Literal["rms", "none"] = "rms"
     """normalisation in front of attention, feed-forward layer and read-out"""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"

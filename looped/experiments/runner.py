@@ -3,7 +3,9 @@
 import json
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -58,7 +60,7 @@ def run_experiment(experiment: Experiment, root: Path, num_workers: int | None =
         return
     os.environ["OMP_NUM_THREADS"] = str(max(1, cores // num_workers))  # inherited by the workers
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num_workers, mp_context=spawn) as pool:
+    with ProcessPoolExecutor(num_workers, mp_context=spawn, initializer=_stop_with_parent) as pool:
         futures = {
             pool.submit(_finish_cell, cell.config, str(cell_folder(root, cell)), experiment.test_size): cell
             for cell in missing
@@ -68,6 +70,18 @@ def run_experiment(experiment: Experiment, root: Path, num_workers: int | None =
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+def _stop_with_parent() -> None:
+    """In a worker: however the runner ends, stop as on Ctrl-C, after the current step and with a checkpoint."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(REFRESH_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _finish_cell(config: RunConfig, folder: str, test_size: int) -> dict[str, Any]:

@@ -69,6 +69,7 @@ def add_attention(
     num_heads: int,
     causal: bool,
     rotation: Rotation | None = None,
+    selection: Literal["softmax", "hardmax"] = "softmax",
     norm: Literal["rms", "none"] = "rms",
 ) -> Float[Tensor, "batch seq dim"]:
     """X + gamma * Attn(RMSN(X)), scores divided by the square root of the head size."""
@@ -78,8 +79,26 @@ def add_attention(
     query, key, value = qkv.permute(2, 0, 3, 1, 4)
     if rotation is not None:
         query, key = rotate(query, rotation), rotate(key, rotation)
-    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    if selection == "softmax":
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    else:
+        mixed = attend_to_largest(query, key, value, causal=causal)
     return _add_gated(x, F.linear(mixed.transpose(1, 2).reshape(batch, seq, dim), w_out), modulation)
+
+
+def attend_to_largest(
+    query: Float[Tensor, "batch head seq size"],
+    key: Float[Tensor, "batch head seq size"],
+    value: Float[Tensor, "batch head seq size"],
+    *,
+    causal: bool,
+) -> Float[Tensor, "batch head seq size"]:
+    """The limit of softmax: the mean of the values whose scores are largest. Scores get no gradient."""
+    scores = query @ key.transpose(-1, -2)
+    if causal:
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+    largest = (scores == scores.amax(dim=-1, keepdim=True)).to(value.dtype)
+    return (largest @ value) / largest.sum(dim=-1, keepdim=True)
 
 
 def add_feed_forward(

@@ -23,10 +23,13 @@ class LoopModel(nn.Module):
     def __init__(self, config: ModelConfig, spec: Spec, generator: Generator) -> None:
         super().__init__()
         self.config, self.spec = config, spec
-        if spec.kind == "tokens":
-            self.embedding = nn.Parameter(embedding_weight(spec.input_size, config.dim, generator))
-        else:
+        vectors = spec.kind == "vectors"
+        if vectors:
             self.embedding = nn.Parameter(linear_weight(config.dim, spec.input_size, generator))
+        else:
+            self.embedding = nn.Parameter(embedding_weight(spec.input_size, config.dim, generator))
+        # The paper's ends are affine. For tokens a bias at the front says nothing new, and classes need none.
+        self.b_embedding = nn.Parameter(torch.zeros(config.dim)) if vectors else None
         self.positions = nn.ParameterList(
             embedding_weight(size, config.dim, generator) for size in _position_tables(config, spec)
         )
@@ -36,6 +39,7 @@ class LoopModel(nn.Module):
         self.gain = nn.Parameter(torch.ones(config.dim)) if config.norm == "rms" else None
         shared = spec.shared_vocabulary
         self.head = None if shared else nn.Parameter(linear_weight(spec.output_size, config.dim, generator))
+        self.b_head = nn.Parameter(torch.zeros(spec.output_size)) if vectors else None
         self.to(self.stack.dtype)
 
     def embed(self, inputs: Shaped[Tensor, "batch seq *size"]) -> Float[Tensor, "batch seq dim"]:
@@ -49,7 +53,7 @@ class LoopModel(nn.Module):
         if self.spec.kind == "tokens":
             state = F.embedding(inputs, self.embedding)
         else:
-            state = F.linear(inputs.to(self.embedding.dtype), self.embedding)
+            state = F.linear(inputs.to(self.embedding.dtype), self.embedding, self.b_embedding)
         if self.config.positions == "learned":
             state = state + self.positions[0][:seq_len]
         elif self.config.positions == "sinusoidal":
@@ -77,7 +81,8 @@ class LoopModel(nn.Module):
             state = rms_normalise(state) * self.gain
         head = self.embedding if self.head is None else self.head
         dtype = self.stack.compute_dtype
-        return F.linear(state.to(dtype), head.to(dtype)).to(state.dtype)
+        scores = F.linear(state.to(dtype), head.to(dtype)).to(state.dtype)
+        return scores if self.b_head is None else scores + self.b_head
 
     def forward(
         self,

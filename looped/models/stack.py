@@ -175,6 +175,7 @@ class LoopStack(nn.Module):
                 num_heads=self.config.num_heads,
                 causal=self.causal,
                 rotation=prepared.rotation,
+                selection=self.config.selection,
                 norm=self.config.norm,
             )
             state = self.add_feed_forward(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import comb
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from looped.theory.memorizer import DifferenceCode
 from looped.theory.moduli import as_target
 from looped.theory.quantizer import trifling
 from looped.theory.streams import Grouping, StreamCode
+
+if TYPE_CHECKING:
+    from looped.theory.bounds import Bound
 
 Variant = Literal[
     "paper",
@@ -164,7 +167,7 @@ class Approximation:
         states = [np.stack([state.row(name)[0] for name in self.network.rows]) for state in self.engine.states(array)]
         return Trace(self.network.rows, np.stack(states))
 
-    def bound(self, p: float = 2, seed: int = 0):
+    def bound(self, p: float = 2, seed: int = 0) -> Bound:
         """The error bound term by term with the measured error beside it."""
         from looped.theory.bounds import error_bound  # bounds.py needs this class
 
@@ -179,6 +182,8 @@ class Approximation:
             raise InputError(
                 f"expected an input of shape {shape} or (batch, {shape[0]}, {shape[1]}), got {array.shape}"
             )
+        if not array.size:
+            raise InputError(f"expected at least one input, got an array of shape {array.shape}")
         outside = [x for x in array.flat if not 0 <= x <= 1]
         if outside:
             raise InputError(f"expected entries in [0, 1], got {outside[0]}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
+from math import ceil
 
 from looped.theory import contextual, memorizer, quantizer
 from looped.theory.exact import HALF, FeedForward, Form, Head, LoopedNetwork, Number, row, total
@@ -53,20 +54,29 @@ class _Composition:
         for name in self.context_rows:
             layer.add(name, pulse(start[name].after(quantized) + (lift if name == "key" else 0)))
 
-    def hand_over(self, start: Mapping[str, Form], contextual_id: Form, num_ids: int, idle: Sequence[str] = ()) -> None:
-        """At loop n+N add the memorizer's start to its rows. Units of `idle` rows (start 0) clear Step 2."""
+    def hand_over(
+        self, start: Mapping[str, Form], contextual_id: Form, num_ids: int, idle: Mapping[str, str | None]
+    ) -> None:
+        """At loop n+N add the memorizer's start to its rows.
+
+        An `idle` row needs no units of its own: it starts at 0, is never read, or starts like the row that is named for
+        it. Its units clear Step 2, which would otherwise go on multiplying the finished sequence id by B in every loop.
+        """
         grid, layer = self.grid, self.layer
         theta = grid.cells + grid.tokens
         pulse = Pulse(layer, row("clock"), theta, 2 * num_ids + 2 * (theta + 2))
-        # without this the finished sequence id would go on being multiplied by B in every loop
-        clear = {"id": row("id"), "seq": grid.base * row("seq") + row("best")}
-        spare = list(clear.items())
+        spare = [("id", row("id")), ("seq", grid.base * row("seq") + row("best"))]
+        started: dict[str, Form] = {}
         for name, form in start.items():
             if name in idle and spare:
                 finished, content = spare.pop(0)
                 layer.add(finished, -pulse(content))
+                twin = idle[name]
+                if twin is not None:
+                    layer.add(name, started[twin])
             else:
-                layer.add(name, pulse(form.after({"k": contextual_id})))
+                started[name] = pulse(form.after({"k": contextual_id}))
+                layer.add(name, started[name])
 
     def network(
         self, heads: tuple[Head, ...], decode: Sequence[Form], memory_loops: int, softmax: bool, **more: Mapping
@@ -98,7 +108,7 @@ def paper_block(
             if name.endswith(".left"):  # it has lost 1 in each of the loops 0..n+N
                 start[name] = start[name] + (grid.cells + grid.tokens + 1)
     contextual_id = 2 * grid.num_sequences * row("id") + contextual.sequence_id(True, printed)
-    composed.hand_over(start, contextual_id, len(table), idle=[name for name in start if name.endswith(".sum")])
+    composed.hand_over(start, contextual_id, len(table), idle={name: None for name in start if name.endswith(".sum")})
     heads = contextual.selection_heads(True, 1 if sharpness is None else sharpness, printed)
     decode = [memorizer.decode_code(i, code) for i, code in enumerate(codes, 1)]
     return composed.network(heads, decode, len(table) - 1, sharpness is not None)
@@ -118,13 +128,14 @@ def modulated_block(
     lead = grid.cells + grid.tokens
     modulation: dict[str, list[Number]] = {}
     for i, code in enumerate(codes, 1):
-        memorizer.memorize_ratio(composed.layer, i, 2 * code.bound)  # twice: room for a softmax id
+        memorizer.memorize_ratio(composed.layer, i, 2 ** ceil(2 * code.bound).bit_length())  # room for a softmax id
         ratios, outs = code.modulation()
         # nothing moves before the hand-over; in its loop the memorizer's own update of empty rows is zero
         modulation[f"left{i}"] = [*[0] * lead, *[1] * len(table)]
         modulation[f"y{i}"] = [*[0] * lead, 1, *ratios]
         modulation[f"out{i}"] = [*[0] * lead, 1, *outs]
-    composed.hand_over(start, grid.num_sequences * row("id") + row("seq"), len(table))
+    idle = {"k1'": None, "out1": "y1"}  # Appendix B never reads its row k, and out starts where y does
+    composed.hand_over(start, grid.num_sequences * row("id") + row("seq"), len(table), idle)
     heads = contextual.selection_heads(False, 1 if sharpness is None else sharpness)
     decode = [row(f"out{i}") - code.shift for i, code in enumerate(codes, 1)]
     return composed.network(heads, decode, len(table) - 1, sharpness is not None, modulation=modulation)

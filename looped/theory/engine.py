@@ -67,7 +67,7 @@ class _Run:
         self.low, self.high = np.zeros(rows), np.zeros(rows)
         self.version = [0] * rows
         self.heard: list[tuple[tuple, np.ndarray]] = [((), np.zeros(0))] * len(network.heads)
-        self.plans: dict[bytes, LoopPlan] = {}
+        self.plans: dict[tuple, LoopPlan] = {}
         given = dict(zip(network.inputs, columns, strict=True))
         for i, name in enumerate(lattice.dynamic):
             form = network.encode[name] * lattice.unit[name]
@@ -208,9 +208,7 @@ class _Run:
         constants = Values(lattice.constants, state.statics.hidden, state.statics.units_at)
         scales = lattice.scales(t) if lattice.network.modulation else None
         kinds = self._classify(offsets)
-        key = kinds.tobytes() + bytes(sorted(state.wide))
-        if scales is not None:
-            key += bytes(0 if scale == 0 else 1 if scale == 1 else 2 for scale in scales)
+        key = (kinds.tobytes(), frozenset(state.wide), scales and tuple(s if s in (0, 1) else 2 for s in scales))
         if key not in self.plans:
             self.plans[key] = LoopPlan(lattice, kinds, scales, set(state.wide), state.statics.plain)
         plan = self.plans[key]

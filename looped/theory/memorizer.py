@@ -20,7 +20,6 @@ FAULTS = {
     "stray entry": "W2 has -1 at (4, 6): T(k-l) is subtracted from the bit",
     "signs": "W2 row 5 has the signs of h7 and h8 exchanged",
     "lag": "starts at xi_0, so that r loops leave out theta_r",
-    "index step": "T_1 on k itself, without the shift by 1/4: one-sided, wrong for a softmax id that is too small",
     "first id": "takes T(k-1) = 1 also for k = 0",
     "floor": "labels rounded down instead of to the nearest multiple: twice the error",
 }
@@ -87,7 +86,7 @@ def extract_bits(layer: FeedForward, prefix: str, num_bits: int, printed: Collec
     digit = step(layer, row(next_) - HALF, Fraction(1, 2**num_bits))
     old_inside = layer.relu(row(inside))
     # the index rows get an epsilon of their own: the input then never meets the 2^r of the beta rows
-    within = step(layer, row(left) - 1, Fraction(1, 2**num_bits) if "index step" in printed else HALF)
+    within = step(layer, row(left) - 1, HALF)
     both = layer.relu(row(bit) + row(inside) - 1)
     layer.add(left, -1)
     layer.add(beta, old_beta - old_bit)

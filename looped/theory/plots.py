@@ -160,7 +160,7 @@ def _memorizer_costs(axis: Axes, bits: int) -> None:
     curves = {
         "stream, weight-tied": ([bits * (k - 1) + 1 for k in counts], COLOURS["lean-stream"]),
         "bits (error: half a jump); modulated (exact)": ([k - 1 for k in counts], COLOURS["modulated"]),
-        "sqrt, time-modulated": ([_grouped(k, bits) for k in counts], COLOURS["modulated-sqrt"]),
+        "sqrt, time-modulated": ([Grouping.best(k, bits).loops for k in counts], COLOURS["modulated-sqrt"]),
     }
     for name, (loops, colour) in curves.items():
         axis.loglog(counts, loops, lw=1.6, color=colour, label=name)
@@ -170,12 +170,6 @@ def _memorizer_costs(axis: Axes, bits: int) -> None:
     axis.loglog(counts, free, "--", lw=1, color=COLOURS["modulated-sqrt"], label="no time-modulated one below")
     axis.legend(fontsize=8, frameon=False)
     _label(axis, f"Loops to store K labels of {bits} bits", "labels K", "loops r")
-
-
-def _grouped(count: int, bits: int) -> int:
-    near = max(1, round((count / bits) ** 0.5))
-    sizes = range(max(1, near - 2), near + 3)
-    return min(Grouping(-(-count // size), size, bits).loops for size in sizes)
 
 
 def trace(path: Path, function: str = "wave", variant: Variant = "lean", cells: int = 3) -> None:

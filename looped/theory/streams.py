@@ -96,6 +96,30 @@ def stream_memorizer(
     return LoopedNetwork(("k",), encode, layer, decode_stream(codes), per_label * (len(labels) - 1) + 1)
 
 
+def parallel_stream_memorizer(
+    labels: Sequence[Number] | Sequence[Sequence[Number]], num_bits: int = 8, streams: int = 2
+) -> LoopedNetwork:
+    """P streams side by side, each sampled by its own share of the ids: (P+1)d+1 rows, width P(7d+4), q(K/P-1)+1 loops.
+
+    Stream p starts at label pK/P and goes on to the last one. The last label of a share then has the next share as its
+    tail, and that is what the next stream's second sample, due in the first loop, subtracts.
+    """
+    codes = [StreamCode.of(column, num_bits) for column in zip(*vectors(labels), strict=True)]
+    share, count = -(-len(labels) // streams), len(codes)
+    outs = [f"out{i}" for i in range(1, count + 1)]
+    names = {p: [f"beta{p}.{i}" for i in range(1, count + 1)] for p in range(streams)}
+    encode = {"left": num_bits * row("k")} | {out: Form() for out in outs}
+    for p, betas in names.items():
+        encode |= {beta: Form(const=code.stream(p * share)) for beta, code in zip(betas, codes, strict=True)}
+    layer = FeedForward(tuple(encode))
+    for p, betas in names.items():
+        sample(layer, betas, outs, row("left") - num_bits * share * p, num_bits, exact=True)
+        for beta in betas:
+            shift_left(layer, beta, num_bits * max(len(labels) - p * share, 1))
+    layer.add("left", -1)
+    return LoopedNetwork(("k",), encode, layer, decode_stream(codes), num_bits * (share - 1) + 1)
+
+
 # ---- square root --------------------------------------------------------------------------------------------------
 
 
@@ -109,8 +133,15 @@ class Grouping:
 
     @classmethod
     def best(cls, num_labels: int, num_bits: int) -> Grouping:
-        """The split with the fewest loops K1 + q(K2-1); the optimum lies near K2 = sqrt(K/q)."""
-        candidates = [cls(ceil(num_labels / group), group, num_bits) for group in range(1, num_labels + 1)]
+        """The split with the fewest loops K1 + q(K2-1).
+
+        K/g + qg exceeds its minimum, at g = sqrt(K/q), by about (q/g)(change of g)^2, and rounding K/g up costs less
+        than 1: so no better split lies much further away than sqrt(g/q).
+        """
+        centre = max(1.0, (num_labels / num_bits) ** 0.5)
+        reach = 2 * (centre / num_bits) ** 0.5 + 3
+        sizes = range(max(1, floor(centre - reach)), min(num_labels, ceil(centre + reach)) + 1)
+        candidates = [cls(-(-num_labels // group), group, num_bits) for group in sizes]
         return min(candidates, key=lambda split: (split.loops, split.group))
 
     @property

@@ -49,7 +49,7 @@ def verify() -> list[Row]:
 def table(rows: Sequence[Row]) -> str:
     """The rows as aligned text."""
     header = ("statement", "corrected", "as printed")
-    lines = [header, *((r.statement, f"{r.corrected} ({r.cases} cases)", r.printed) for r in rows)]
+    lines = [header, *((r.statement, f"{r.corrected} ({r.cases} case{'s' * (r.cases != 1)})", r.printed) for r in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(2)]
     return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}".rstrip() for a, b, c in lines)
 

@@ -1,8 +1,13 @@
 """An experiment from its declaration to the page, at a size that takes seconds."""
 
 import json
+import os
 import re
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +16,7 @@ from looped.experiments import runner
 from looped.experiments.report import collect, table, write_readme, write_report
 from looped.experiments.spec import Experiment
 from looped.experiments.tables import EXPERIMENTS, laptop
+from looped.training.folder import RunFolder
 
 
 def smallest(experiment: Experiment) -> Experiment:
@@ -97,3 +103,52 @@ def test_the_readme_gets_the_table_between_its_marks(tmp_path):
     readme.write_text("no marks")
     with pytest.raises(ValueError, match="expected the lines"):
         write_readme(experiment, tmp_path / "runs", readme)
+
+
+RUNNER = """
+import sys
+from pathlib import Path
+from looped.experiments.runner import run_experiment
+from tests.integration.test_experiments import slow_experiment
+if __name__ == "__main__":
+    run_experiment(slow_experiment(int(sys.argv[2])), Path(sys.argv[1]), num_workers=2)
+"""
+
+
+def slow_experiment(num_steps: int) -> Experiment:
+    """Two cells that train for as long as the test wants."""
+    experiment = smallest(laptop())
+    cells = []
+    for cell in experiment.cells[:2]:
+        train = replace(cell.config.train, num_steps=num_steps, checkpoint_every=1, log_every=1)
+        cells.append(replace(cell, config=replace(cell.config, train=train)))
+    return replace(experiment, cells=tuple(cells))
+
+
+def workers_of(parent: int) -> list[int]:
+    """Processes that a runner has started, found by their parent."""
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True)
+    return [int(line) for line in found.stdout.split()]
+
+
+def test_a_killed_runner_leaves_no_workers_and_a_table_that_can_be_finished(tmp_path):
+    script = tmp_path / "run.py"
+    script.write_text(RUNNER)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "runs"), "1000000"], env=environment)
+    deadline = time.monotonic() + 90
+    while len(list(tmp_path.glob("runs/*/checkpoints/step-*"))) < 3:
+        assert time.monotonic() < deadline, "no checkpoints"
+        time.sleep(0.1)
+    workers = workers_of(process.pid)
+    assert workers
+    process.kill()
+    process.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        assert time.monotonic() < deadline, "workers outlived the runner"
+        time.sleep(0.2)
+    for folder in (tmp_path / "runs").iterdir():
+        assert RunFolder(folder).newest_checkpoint() is not None
+    done = subprocess.run([sys.executable, str(script), str(tmp_path / "again"), "2"], env=environment)
+    assert done.returncode == 0
+    assert len(collect(slow_experiment(2), tmp_path / "again")) == 2

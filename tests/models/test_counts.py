@@ -52,6 +52,8 @@ def _expected_parameters(config, spec):
         total += sum(len(set(ids)) for ids in spec.coordinates) * d
     if config.norm == "rms":
         total += d
+    if spec.kind == "vectors":
+        total += d + spec.output_size  # both ends are affine
     return total + d * (spec.input_size if spec.shared_vocabulary else spec.input_size + spec.output_size)
 
 

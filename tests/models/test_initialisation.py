@@ -11,7 +11,7 @@ from .cases import CONDITIONINGS, FREE_TABLES, GATED, TOKENS, VECTORS, examples,
 from .twin import SET_BY
 
 TRAINED = 4
-ENDS = ("embedding", "positions", "gain", "head")
+ENDS = ("embedding", "b_embedding", "positions", "gain", "head", "b_head")
 
 
 def _modulated(**knobs):

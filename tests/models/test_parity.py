@@ -29,6 +29,8 @@ def _cases():
         for positions in ("none", "learned", "sinusoidal", "rotary", "coordinates"):
             for attention in ("causal", "full"):
                 yield {**knobs, "positions": positions, "attention": attention}, "tokens", loops
+        for kind in ("tokens", "causal"):
+            yield {**knobs, "selection": "hardmax"}, kind, loops
         for activation in ("gelu", "relu", "silu"):
             for injection in ("none", "add", "concat"):
                 yield {**knobs, "activation": activation, "injection": injection}, "causal", loops
@@ -57,7 +59,8 @@ def _in_paper_names(named, config):
         }  # fmt: skip
         layers.append({name: value for name, value in parameters.items() if value is not None})
     others = {
-        "embedding": "E", "head": "head", "gain": "alpha_out", "stack.w_inject": "W_inject",
+        "embedding": "E", "b_embedding": "b_E", "head": "head", "b_head": "b_head", "gain": "alpha_out",
+        "stack.w_inject": "W_inject",
         "stack.signal.amplitude": "amplitude",
         "stack.conditioner.vectors": "vectors", "stack.conditioner.rows": "table",
         **{f"stack.conditioner.{kind}{number}": f"{kind.upper() if kind == 'w' else kind}_{number}"

@@ -59,6 +59,12 @@ def rotated(x):
     return result
 
 
+def hardmax(scores):
+    """Equal weights on the largest scores: the limit of softmax as the scores grow."""
+    largest = scores.real == scores.real.max(axis=-1, keepdims=True)
+    return largest / largest.sum(axis=-1, keepdims=True)
+
+
 def attention(x, p, config, causal):
     """The sum over heads of W_O W_V X softmax((W_K X)^T W_Q X / sqrt(s)); heads are blocks of s rows or columns."""
     size = config.dim // config.num_heads
@@ -72,7 +78,8 @@ def attention(x, p, config, causal):
         if causal:
             later = np.triu(np.ones(scores.shape[-2:], dtype=bool), k=1)
             scores = np.where(later, -np.inf, scores)
-        result = result + softmax(scores) @ value @ p["W_O"][:, rows].T
+        weights = softmax(scores) if config.selection == "softmax" else hardmax(scores)
+        result = result + weights @ value @ p["W_O"][:, rows].T
     return result
 
 
@@ -131,7 +138,7 @@ def block(x, time, layer, p, config, causal):
 
 def embed(inputs, p, config, spec):
     seq_len = inputs.shape[1]
-    x = p["E"][inputs] if spec.kind == "tokens" else inputs @ p["E"].T
+    x = p["E"][inputs] if spec.kind == "tokens" else inputs @ p["E"].T + p["b_E"]
     if config.positions == "learned":
         x = x + p["positions"][0][:seq_len]
     elif config.positions == "sinusoidal":  # of the root mean square of a fresh token, 0.02
@@ -143,7 +150,7 @@ def embed(inputs, p, config, spec):
 
 
 def read_out(x, p, config):
-    return (p.get("alpha_out", 1) * over_rms(x, config)) @ p.get("head", p["E"]).T
+    return (p.get("alpha_out", 1) * over_rms(x, config)) @ p.get("head", p["E"]).T + p.get("b_head", 0)
 
 
 def answers(p, config, spec, inputs, num_loops):

@@ -10,7 +10,7 @@ import pytest
 from looped import InputError, theory
 from looped.theory.engine import Engine
 from looped.theory.lengths import approximate_any_length
-from looped.theory.streams import stream_memorizer
+from looped.theory.streams import parallel_stream_memorizer, stream_memorizer
 from tests.theory.oracle import all_cells, label, points
 
 F = Fraction
@@ -79,6 +79,17 @@ def test_width_buys_loops(m):
     assert (size.dims, size.width) == (2 * 2 + 1, (2 ** (m + 1) + 3) * 2 + 4)
     assert size.loops == 4 // m * 6 + 1
     assert [network([[k]])[0] for k in range(7)] == labels
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [8, 12, 11])
+def test_parallel_streams_divide_the_loops(streams, count):
+    labels = [[F(k * 5 % 16, 16), F(k * 3 % 16, 16)] for k in range(count)]
+    network = parallel_stream_memorizer(labels, 4, streams)
+    size = network.size
+    assert (size.dims, size.width) == ((streams + 1) * 2 + 1, streams * (7 * 2 + 4))
+    assert size.loops == 4 * (-(-count // streams) - 1) + 1
+    assert [network([[k]])[0] for k in range(count)] == labels
 
 
 def test_one_network_serves_every_length():

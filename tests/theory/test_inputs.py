@@ -1,5 +1,6 @@
 """A user's mistakes: refused in one line that says what was expected and what came."""
 
+import json
 from fractions import Fraction
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from looped import InputError, theory
 from looped.theory.plots import plot
+from looped.theory.report import report
 
 
 def square(x):
@@ -62,6 +64,8 @@ def test_inputs_are_checked():
         net([[0.5], [0.1]])
     with pytest.raises(InputError, match="numbers or Fractions"):
         net([["a", "b"]])
+    with pytest.raises(InputError, match="at least one input"):
+        net(np.zeros((0, 1, 2)))
     with pytest.raises(InputError, match="one input"):
         net.trace(np.zeros((3, 1, 2)))
 
@@ -113,6 +117,15 @@ def test_functions_by_name_and_from_a_file(tmp_path):
     ]:
         with pytest.raises(InputError, match=message):
             theory.load(name, 1, 2)
+
+
+@pytest.mark.parametrize(("variant", "exact"), [("paper", False), ("modulated", True), ("lean-stream", False)])
+def test_the_report_says_what_was_built_and_whether_it_is_exact(variant, exact):
+    said = report("wave", 1, 2, 3, variant)
+    assert (said.exact, said.equals_code, said.holds, said.cells_checked) == (exact, True, True, 9)
+    assert json.loads(json.dumps(said.as_dict()))["size"]["loops"] == said.size.loops
+    assert f"{said.size.loops} loops" in said.text()
+    assert ("f(representative)" in said.text()) == exact
 
 
 @pytest.mark.parametrize(

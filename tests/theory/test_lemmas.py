@@ -246,9 +246,10 @@ def test_one_loop_less_and_the_stream_memorizer_fails():
     assert replace(network, loops=network.loops - 1)([[2]]) != [[F(1, 4)]]
 
 
-@pytest.mark.parametrize(("count", "q"), [(16, 1), (100, 4), (1024, 6), (500, 8)])
-def test_grouping_is_the_cheapest_split_and_about_two_square_roots(count, q):
-    split = Grouping.best(count, q)
-    assert split.groups * split.group >= count
-    brute = min(k1 + q * (k2 - 1) for k1 in range(1, count + 1) for k2 in [-(-count // k1)])
-    assert split.loops == brute <= 2 * (q * count) ** 0.5 + 1
+@pytest.mark.parametrize("q", [1, 2, 5, 8, 30])
+def test_grouping_is_the_cheapest_split_and_about_two_square_roots(q):
+    for count in [*range(1, 130), 500, 1024, 3000]:
+        split = Grouping.best(count, q)
+        assert split.groups * split.group >= count
+        brute = min(k1 + q * (-(-count // k1) - 1) for k1 in range(1, count + 1))
+        assert split.loops == brute <= 2 * (q * count) ** 0.5 + 1

@@ -1,0 +1,120 @@
+"""What `looped theory approximate` says: size, bound term by term, measured error, and whether the output is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+
+from looped.theory.approximate import Approximation, Variant, approximate
+from looped.theory.bounds import MOST_CELLS, error_bound
+from looped.theory.exact import Size
+from looped.theory.functions import load
+from looped.theory.ids import label
+
+
+@dataclass(frozen=True)
+class Report:
+    """All numbers of one construction; `as_dict` is what --json prints, `text` what a terminal shows."""
+
+    function: str
+    variant: str
+    dim: int
+    tokens: int
+    cells: int
+    representative: str
+    p: float
+    size: Size
+    terms: dict[str, float]
+    bound_good: float
+    bound_total: float
+    certified: bool
+    printed: dict[str, float]
+    measured_sup: float
+    measured_lp: float
+    holds: bool
+    cells_checked: int
+    equals_code: bool  # output = the stored label, as Fractions, on every checked cell
+    exact: bool  # output = f(representative), as Fractions, on every checked cell
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self) -> str:
+        size = self.size
+        kind = "upper bounds of the moduli" if self.certified else "estimated moduli: indicative only"
+        lines = [
+            f"{self.function} on [0,1]^({self.dim} x {self.tokens}), {self.cells} cells per axis, {self.variant}",
+            f"size      {size.dims} rows, {size.heads} heads, width {size.width}, {size.loops:,} loops, "
+            f"{size.parameters:,} numbers, longest {size.max_bits:,} bits",
+            f"bound     {self.bound_total:.4g} in L^{self.p:g} ({kind})",
+            *(f"            {name:<12}{value:.4g}" for name, value in self.terms.items()),
+            f"paper's   {sum(self.printed.values()):.4g} with its O-term's constant set to 1",
+            *(f"            {name:<24}{value:.4g}" for name, value in self.printed.items()),
+            f"measured  {self.measured_lp:.4g} in L^{self.p:g}, sup {self.measured_sup:.4g} on the good set "
+            f"(bound there {self.bound_good:.4g}): {'holds' if self.holds else 'VIOLATED'}",
+            f"exact     {'f(representative)' if self.exact else 'the stored label' if self.equals_code else 'NO'} "
+            f"on all of {self.cells_checked} cells checked",
+        ]
+        return "\n".join(lines)
+
+
+def report(
+    function: str,
+    dim: int,
+    tokens: int,
+    cells: int,
+    variant: Variant = "paper",
+    representative: Literal["corner", "centre"] = "corner",
+    bits: int = 8,
+    p: float = 2,
+    lipschitz: float | None = None,
+) -> Report:
+    """Build, run and measure. `function` is a built-in name or `file.py:name`."""
+    target = load(function, dim, tokens)
+    net = approximate(target, dim, tokens, cells, variant, representative, bits, lipschitz=lipschitz)
+    bound = error_bound(net, p)
+    checked, as_stored, as_wanted = check_cells(net)
+    return Report(
+        function,
+        variant,
+        dim,
+        tokens,
+        cells,
+        representative,
+        p,
+        net.size,
+        bound.terms,
+        bound.good,
+        bound.total,
+        bound.certified,
+        bound.printed,
+        bound.measured_sup,
+        bound.measured_lp,
+        bound.holds,
+        checked,
+        as_stored,
+        as_wanted,
+    )
+
+
+def check_cells(net: Approximation) -> tuple[int, bool, bool]:
+    """(cells checked, output = stored label, output = f(representative)) over at most 1024 of the served cells."""
+    grid = net.grid
+    if grid.num_sequences <= MOST_CELLS:
+        candidates: Sequence[tuple[int, ...]] = list(product(range(grid.base), repeat=grid.tokens))
+    else:
+        drawn = np.random.default_rng(0).integers(grid.base, size=(MOST_CELLS, grid.tokens))
+        candidates = [tuple(int(z) for z in cell) for cell in drawn]
+    cells = [z for z in candidates if net.serves_duplicates or len(set(z)) == grid.tokens]
+    if not cells:
+        return 0, True, True
+    corners = [[[Fraction(k, grid.cells) for k in grid.coordinates(z)] for z in cell] for cell in cells]
+    outputs = net(np.array(corners, dtype=object).transpose(0, 2, 1))
+    came = [[list(column) for column in output.T] for output in outputs]
+    wanted = [[label(net.labels, tuple(sorted(cell, reverse=True)), z) for z in cell] for cell in cells]
+    return len(cells), came == [net.code_value(cell) for cell in cells], came == wanted

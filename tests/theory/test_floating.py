@@ -1,0 +1,48 @@
+"""Plain float64: equal to the exact engine while it says so, and wrong only where it has withdrawn its certificate."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from looped import theory
+from looped.theory.floating import run_in_float64
+
+
+@pytest.mark.parametrize(
+    ("variant", "cells"), [("paper", 2), ("paper", 4), ("lean", 2), ("lean", 4), ("lean-horner", 2)]
+)
+def test_the_certificate_is_right(variant, cells):
+    net = theory.approximate(theory.load("attn", 1, 2), 1, 2, cells, variant, bits=3)
+    outcomes = set()
+    for a in range(cells):
+        for b in range(cells):
+            x = np.array([[a / cells, b / cells]])
+            run = run_in_float64(net.network, x)
+            exact = net(x).astype(float)
+            if run.exact:
+                assert np.abs(run.values - exact).max() <= 1e-14
+            outcomes.add((run.exact, bool(np.abs(run.values - exact).max() <= 1e-9)))
+    assert outcomes <= {(True, True), (False, True), (False, False)}
+
+
+def test_sixteen_ids_fit_into_float64_and_a_hundred_and_twenty_eight_do_not():
+    target = theory.load("attn", 1, 2)
+    small = theory.approximate(target, 1, 2, 2, "paper")
+    assert run_in_float64(small.network, np.array([[0.0, 0.5]])).exact
+    large = theory.approximate(target, 1, 2, 4, "paper")
+    runs = {(a, b): run_in_float64(large.network, np.array([[a / 4, b / 4]])) for a in range(4) for b in range(4)}
+    assert not any(run.exact for run in runs.values())
+    wrong = [
+        cell
+        for cell, run in runs.items()
+        if np.abs(run.values - np.array(large.code_value(cell), dtype=float).T).max() > 1e-6
+    ]
+    assert wrong
+
+
+def test_a_number_that_float64_cannot_hold_ends_the_certificate():
+    net = theory.approximate(theory.load("attn", 1, 2), 1, 2, 3, "lean")  # the clock moves by 1/3
+    run = run_in_float64(net.network, np.array([[0.0, 0.5]]))
+    assert run.exact_through == 0
+    assert Fraction(float(Fraction(1, 3))) != Fraction(1, 3)
