@@ -80,12 +80,26 @@ def _stop_with_parent() -> None:
         while os.getppid() == parent:
             time.sleep(REFRESH_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
+        _IDLE.wait()
+        os._exit(1)  # nobody is left to give this worker anything, but it would wait for it
 
+    _IDLE.set()
     threading.Thread(target=watch, daemon=True).start()
+
+
+_IDLE = threading.Event()  # in a worker: set while no cell is being trained
 
 
 def _finish_cell(config: RunConfig, folder: str, test_size: int) -> dict[str, Any]:
     """In a worker: train to the end, then test at every loop count up to twice the trained one."""
+    _IDLE.clear()
+    try:
+        return _train_and_test(config, folder, test_size)
+    finally:
+        _IDLE.set()
+
+
+def _train_and_test(config: RunConfig, folder: str, test_size: int) -> dict[str, Any]:
     from looped.inference import load_run
     from looped.training import evaluate, train
 
