@@ -95,10 +95,10 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
             "train": {
                 "optimizer": "muon",
                 "learning_rate": 3e-3,
-                "muon_learning_rate": 0.007,
+                "muon_learning_rate": 0.01,
                 "warmup_steps": 50,
                 "batch_size": 64,
-                "num_steps": 3500,
+                "num_steps": 3000,
                 "ema_decay": 0.99,
             },
         },

@@ -24,6 +24,7 @@ VERBS = {
     "eval": Verb("eval RUN", "accuracy of a trained run at chosen loop counts, with intervals", "runs:evaluate"),
     "solve": Verb("solve RUN", "what a trained run answers after every loop", "runs:solve"),
     "data": Verb("data VERB", "look at, write, check and count a task's examples", "data:data"),
+    "theory": Verb("theory VERB", "build, verify and draw the networks of the proofs, exactly", "theory:theory"),
     "paper": Verb("paper VERB", "run the experiments and write the report", "paper:paper"),
 }
 

@@ -118,7 +118,7 @@ class _Run:
         """Add the same number to all tokens of row i."""
         if not constant:
             return
-        if constant.denominator == 1 and abs(clip(constant)) + max(-self.low[i], self.high[i]) < EXACT:
+        if constant.denominator == 1 and abs(clip(constant)) + self._size(i) < EXACT:
             self.state.small[i] += float(constant)
             self.low[i] += float(constant)
             self.high[i] += float(constant)
@@ -133,13 +133,15 @@ class _Run:
         results = [self._hear(h) for h in range(len(self.network.heads))]
         for head, result in zip(self.network.heads, results, strict=True):
             i = self.lattice.index[head.into]
-            if result.dtype == np.float64 and i not in self.state.wide:
-                if result.any():
-                    self.state.small[i] += result
-                    self.low[i], self.high[i] = self.state.small[i].min(), self.state.small[i].max()
-                    self.version[i] += 1
-            else:
+            if result.dtype == object or i in self.state.wide or self._size(i) + abs(result).max() >= EXACT:
                 self._add(i, np.arange(len(result)), result if result.dtype == object else integers(result))
+            elif result.any():
+                self.state.small[i] += result
+                self.low[i], self.high[i] = self.state.small[i].min(), self.state.small[i].max()
+                self.version[i] += 1
+
+    def _size(self, i: int) -> float:
+        return max(-self.low[i], self.high[i])
 
     def _hear(self, h: int) -> np.ndarray:
         """What head h adds, in the unit of its target row; remembered as long as its rows stand still."""
@@ -169,7 +171,7 @@ class _Run:
         winners = scores == scores.max(axis=1, keepdims=True)
         sums = np.where(winners, values.reshape(shape), 0).sum(axis=1)
         counts = winners.sum(axis=1)
-        if sums.dtype == np.float64 and target.denominator == 1:
+        if sums.dtype == np.float64 and target.denominator == 1 and target < EXACT:
             means = np.round(sums / counts)
             if (means * counts == sums).all() and abs(means).max() * target < EXACT:
                 return np.repeat(means * float(target), state.tokens)
@@ -189,8 +191,9 @@ class _Run:
         """A form over rows as integers (float64 if exact) in a unit of its own; what no input reaches is added last."""
         lattice, state = self.lattice, self.state
         terms, unit, offset = lattice.combination(form, state.statics)
-        bound = sum(abs(c) * max(abs(self.low[i]), abs(self.high[i])) for i, c in terms) + abs(offset)
-        if bound < EXACT and offset.denominator == 1 and not any(i in state.wide for i, _ in terms):
+        plain = offset.denominator == 1 and all(abs(c) < EXACT and i not in state.wide for i, c in terms)
+        # attention adds up the tokens of a sequence, so the bound counts them all
+        if plain and state.tokens * (sum(abs(c) * self._size(i) for i, c in terms) + abs(clip(offset))) < EXACT:
             result = np.full(state.small.shape[1], float(offset))
             for i, c in terms:
                 result += float(c) * state.small[i]
@@ -247,11 +250,11 @@ class _Run:
             inner = lattice.magnitude @ np.maximum(-self.low, self.high)
             size = inner + abs(offset)
             exact = (size < EXACT) & offsets.whole
-            slack = np.where(exact, 0.0, size * 2.0**-40)  # rounding of the bounds themselves
             kinds = np.where(exact, FLOAT, MASKED).astype(np.uint8)
             kinds[~(inner < EXACT)] = OBJECT
             if self.state.wide:
                 kinds[(lattice.first[:, sorted(self.state.wide)] != 0).any(axis=1)] = OBJECT
+            slack = np.where(kinds == FLOAT, 0.0, size * 2.0**-40)  # rounding of the bounds themselves
             kinds[down >= slack] = LINEAR
             kinds[up <= -slack] = DEAD
         return kinds
@@ -312,6 +315,7 @@ class _Run:
         masked = [(position, j) for position, j in enumerate(plan.masked) if j in weights]
         parts = [(weights[j], hidden.floats[position]) for position, j in enumerate(plan.floats) if j in weights]
         parts += [(weights[j], hidden.masks[position] * hidden.inner[position]) for position, j in masked]
+        parts = [(w, part) for w, part in parts if part.any()]
         signature = np.zeros(len(total), dtype=np.int64)
         for bit, (position, _) in enumerate(masked):
             signature |= hidden.masks[position].astype(np.int64) << bit

@@ -30,10 +30,15 @@ class Affine:
         self.sizes, self.size = abs(self.weights), abs(self.constant)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
+        result, outgrown = self.tried(values)
+        assert not outgrown.any(), "a quantity meant for float64 has outgrown it"
+        return result
+
+    def tried(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The values, and which of them are not exact."""
         if not len(self.constant):
-            return self.constant
-        assert (self.sizes @ abs(values) + self.size < EXACT).all(), "a quantity meant for float64 has outgrown it"
-        return self.weights @ values + self.constant
+            return self.constant, np.zeros(0, dtype=bool)
+        return self.weights @ values + self.constant, self.sizes @ abs(values) + self.size >= EXACT
 
 
 class Statics:
@@ -86,6 +91,7 @@ class Statics:
                 moved = _at(form, view)
                 self.exact[name] = whole(self.exact[name] + (moved if eta == 1 else moved * eta))
         self.vector = self.vector + change
+        assert (abs(self.vector) < EXACT).all(), "a row meant for float64 has outgrown it"
 
     def value(self, name: str) -> Number:
         return self.exact[name] if name in self.exact else int(self.vector[self._row_place[name]])
@@ -112,9 +118,9 @@ class Mixture:
 
     def __init__(self, forms: Sequence[Form], plain: Sequence[str]):
         known = set(plain)
-        self.long = [(i, form) for i, form in enumerate(forms) if not _plain(form) or not set(form.terms) <= known]
-        awkward = {i for i, _ in self.long}
-        self.plain = Affine([Form() if i in awkward else form for i, form in enumerate(forms)], plain)
+        self.forms = list(forms)
+        self.long = np.array([not _plain(form) or not set(form.terms) <= known for form in forms], dtype=bool)
+        self.plain = Affine([Form() if long else form for form, long in zip(forms, self.long, strict=True)], plain)
 
 
 class Lattice:

@@ -17,11 +17,11 @@ class Values:
     """A mixture evaluated: `floats` for bounds and plain entries, item access for the exact number."""
 
     def __init__(self, mixture: Mixture, vector: np.ndarray, exactly: Callable[[Form], Number]):
-        self.floats = mixture.plain(vector)
+        self.floats, outgrown = mixture.plain.tried(vector)
         self.whole = np.ones(len(self.floats), dtype=bool)
         self.exact: dict[int, Number] = {}
-        for i, form in mixture.long:
-            value = self.exact[i] = exactly(form)
+        for i in np.flatnonzero(mixture.long | outgrown).tolist():
+            value = self.exact[i] = exactly(mixture.forms[i])
             self.floats[i] = clip(value)
             self.whole[i] = value.denominator == 1 and abs(value) < EXACT
 

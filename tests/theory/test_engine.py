@@ -49,7 +49,7 @@ def test_trifling_points_and_two_dimensions(variant):
     assert_same(net.network, [[[inside, F(1, 4)], [F(3, 4), F(0)]], [[F(1, 8), F(1, 8)], [F(5, 8), inside]]])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_random_networks(data):
     """Arbitrary rational weights, growing numbers, ties, modulation: nothing of the constructions' structure."""
@@ -77,6 +77,16 @@ def test_numbers_beyond_float64_stay_exact():
     (x, y), *_ = network([[F(1, 3)]])
     came = Engine(network)(np.array([[[F(1, 3)]]], dtype=object))
     assert list(came[0, :, 0]) == [x, y] == [F((2**20 + 1) ** 9, 3), F((2**20 + 1) ** 8, 3)]
+
+
+def test_a_mean_over_tokens_whose_sum_leaves_float64_is_exact():
+    """Each value fits into 53 bits, their sum does not."""
+    layer = FeedForward(("x", "mean"))
+    head = Head(row("x"), Form(), Form(), "mean")
+    network = LoopedNetwork(("x",), {"x": 2**53 * row("x"), "mean": Form()}, layer, (row("mean"),), 1, (head,))
+    inputs = [1 - F(k, 2**53) for k in (1, 2, 4)]
+    came = Engine(network)(np.array([[inputs]], dtype=object))
+    assert list(came[0, 0]) == [2**53 * sum(inputs) / 3] * 3
 
 
 def test_plain_float64_is_wrong_where_the_engine_is_right():

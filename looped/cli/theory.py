@@ -1,0 +1,135 @@
+"""`looped theory verify|approximate|plot`."""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from looped.cli.parsing import leading_name, parse
+from looped.errors import InputError
+
+_VERBS = ("verify", "approximate", "plot")
+
+
+def theory(arguments: list[str]) -> None:
+    """Carry out one of the verbs."""
+    verb, rest = leading_name(arguments, "verb", _VERBS, "looped theory VERB --help")
+    {"verify": _verify, "approximate": _approximate, "plot": _plot}[verb](rest)
+
+
+@dataclass(frozen=True)
+class VerifyCommand:
+    """Every lemma and theorem on exhaustive small cases, as printed beside as corrected."""
+
+    json: bool = False
+    """print one JSON object"""
+
+
+def _verify(arguments: list[str]) -> None:
+    command = parse(VerifyCommand, arguments, "looped theory verify")
+
+    from looped.theory.verify import CHECKS, table
+
+    rows = []
+    for number, check in enumerate(CHECKS, start=1):
+        print(f"\rverifying: {number} of {len(CHECKS)} groups", end="", file=sys.stderr, flush=True)
+        rows += check()
+    print("\r" + " " * 40, end="\r", file=sys.stderr)
+    wrong = [row for row in rows if not row.ok]
+    if command.json:
+        print(json.dumps({"rows": [asdict(row) for row in rows], "ok": not wrong}))
+    else:
+        print(table(rows))
+        print(f"{len(rows) - len(wrong)} of {len(rows)} statements hold as corrected")
+    if wrong:
+        raise InputError(f"{len(wrong)} statements do not hold, the first: {wrong[0].statement}")
+
+
+@dataclass(frozen=True)
+class ApproximateCommand:
+    """Build the proof's network for a function and hold its error against the theorem."""
+
+    function: str = "attn"
+    """mean, prod, attn, max, wave, or file.py:name"""
+    dim: int = 1
+    """entries of a token, d"""
+    tokens: int = 2
+    """tokens of a sequence, N"""
+    cells: int = 4
+    """cells along an axis, n = 1/delta"""
+    variant: Literal[
+        "paper", "lean", "lean-stream", "lean-horner", "lean-multiset", "modulated", "modulated-minimal",
+        "modulated-sqrt",
+    ] = "paper"  # fmt: skip
+    """which construction"""
+    representative: Literal["corner", "centre"] = "corner"
+    """the point of a cell whose value is stored"""
+    bits: int = 8
+    """digits of a label in the stream variants, q"""
+    softmax: bool = False
+    """softmax at the proved sharpness instead of hardmax"""
+    p: float = 2.0
+    """the norm that errors are measured in"""
+    json: bool = False
+    """print one JSON object"""
+
+
+def _approximate(arguments: list[str]) -> None:
+    command = parse(ApproximateCommand, arguments, "looped theory approximate")
+
+    from looped import theory
+
+    target = theory.load(command.function, command.dim, command.tokens)
+    net = theory.approximate(
+        target, command.dim, command.tokens, command.cells, command.variant, command.representative, command.bits,
+        command.softmax,
+    )  # fmt: skip
+    bound = net.bound(command.p)
+    result = {
+        "function": command.function,
+        "variant": command.variant,
+        "cells": command.cells,
+        "size": asdict(net.size),
+        "bound": {"p": bound.p, "terms": bound.terms, "total": bound.total, "certified": bound.certified},
+        "printed_bound": bound.printed,
+        "measured": {"sup": bound.measured_sup, "lp": bound.measured_lp},
+        "holds": bound.holds,
+        "exact_labels": not any(net.jumps) and not any(net.resolutions),
+    }
+    print(json.dumps(result) if command.json else _readable(result))
+
+
+def _readable(result: dict) -> str:
+    size, bound, measured = result["size"], result["bound"], result["measured"]
+    lines = [
+        f"{result['variant']} network of {result['function']} on {result['cells']} cells an axis",
+        "  " + ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in size.items()),
+        f"  bound in the {bound['p']:g}-norm: {bound['total']:.4f}"
+        + ("" if bound["certified"] else " (from estimated moduli: not certified)"),
+        *(f"    {name}: {value:.4f}" for name, value in bound["terms"].items()),
+        f"  measured: sup {measured['sup']:.4f} on the good set, L^p {measured['lp']:.4f}",
+        f"  labels are stored {'exactly' if result['exact_labels'] else 'to the precision of their code'}; "
+        f"the bound {'holds' if result['holds'] else 'DOES NOT HOLD'}",
+    ]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class PlotCommand:
+    """Draw a picture of a construction."""
+
+    name: tyro.conf.Positional[Literal["staircase", "ids", "labels", "error", "trace"]]
+    """which picture"""
+    out: Path | None = None
+    """file to write, .png, .svg or .pdf (default: the picture's name, .png)"""
+
+
+def _plot(arguments: list[str]) -> None:
+    command = parse(PlotCommand, arguments, "looped theory plot")
+
+    from looped.theory.plots import plot
+
+    print(plot(command.name, command.out or Path(f"{command.name}.png")))
