@@ -1,6 +1,7 @@
 """`looped theory verify|approximate|plot`."""
 
 import json
+import math
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,10 +70,10 @@ class ApproximateCommand:
     """the point of a cell whose value is stored"""
     bits: int = 8
     """digits of a label in the stream variants, q"""
-    softmax: bool = False
-    """softmax at the proved sharpness instead of hardmax"""
     p: float = 2.0
     """the norm that errors are measured in"""
+    lipschitz: float | None = None
+    """Lipschitz constant of a function of your own, for a bound that is certified"""
     json: bool = False
     """print one JSON object"""
 
@@ -80,41 +81,15 @@ class ApproximateCommand:
 def _approximate(arguments: list[str]) -> None:
     command = parse(ApproximateCommand, arguments, "looped theory approximate")
 
-    from looped import theory
+    from looped.theory.report import report
 
-    target = theory.load(command.function, command.dim, command.tokens)
-    net = theory.approximate(
-        target, command.dim, command.tokens, command.cells, command.variant, command.representative, command.bits,
-        command.softmax,
+    made = report(
+        command.function, command.dim, command.tokens, command.cells, command.variant, command.representative,
+        command.bits, command.p, command.lipschitz,
     )  # fmt: skip
-    bound = net.bound(command.p)
-    result = {
-        "function": command.function,
-        "variant": command.variant,
-        "cells": command.cells,
-        "size": asdict(net.size),
-        "bound": {"p": bound.p, "terms": bound.terms, "total": bound.total, "certified": bound.certified},
-        "printed_bound": bound.printed,
-        "measured": {"sup": bound.measured_sup, "lp": bound.measured_lp},
-        "holds": bound.holds,
-        "exact_labels": not any(net.jumps) and not any(net.resolutions),
-    }
-    print(json.dumps(result) if command.json else _readable(result))
-
-
-def _readable(result: dict) -> str:
-    size, bound, measured = result["size"], result["bound"], result["measured"]
-    lines = [
-        f"{result['variant']} network of {result['function']} on {result['cells']} cells an axis",
-        "  " + ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in size.items()),
-        f"  bound in the {bound['p']:g}-norm: {bound['total']:.4f}"
-        + ("" if bound["certified"] else " (from estimated moduli: not certified)"),
-        *(f"    {name}: {value:.4f}" for name, value in bound["terms"].items()),
-        f"  measured: sup {measured['sup']:.4f} on the good set, L^p {measured['lp']:.4f}",
-        f"  labels are stored {'exactly' if result['exact_labels'] else 'to the precision of their code'}; "
-        f"the bound {'holds' if result['holds'] else 'DOES NOT HOLD'}",
-    ]
-    return "\n".join(lines)
+    # JSON has no number for infinity.
+    finite = {"p": "inf"} if math.isinf(command.p) else {}
+    print(json.dumps({**made.as_dict(), **finite}) if command.json else made.text())
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,6 @@ class Optimizer:
     def load(self, state: dict[str, Tensor]) -> None:
         for path, value in state.items():
             part, kind, name = path.split("/", 2)
-            # AdamW counts its steps in a tensor that stays where it made it.
             self.parts[part].state[self.named[name]][kind] = value.to(self.named[name].device)
 
 

@@ -91,20 +91,23 @@ class Trainer:
                 outcomes.append(self.train_step(step, to_device(batch, self.device)))
                 self.step = step + 1
                 last = self.step == train.num_steps
-                if last or self.step % train.log_every == 0:
-                    # The only place where the host waits for the device.
+                out_of_time = limit is not None and time.monotonic() > limit
+                stopping = not last and (out_of_time or stopped())
+                saving = last or stopping or self.step % train.checkpoint_every == 0
+                if saving or self.step % train.log_every == 0:
+                    # The only place where the host waits for the device; nothing is saved that was not looked at.
                     loss, right = torch.stack(outcomes).mean(dim=0).tolist()
                     _require_finite(loss, self.step)
                     speed = (self.step - since) * train.batch_size / (time.monotonic() - last_time)
                     log.record(self.step, loss=loss, right=right, rate=rate_at(step, train), samples_per_second=speed)
                     since, last_time, outcomes = self.step, time.monotonic(), []
                 if not last and self.step % train.eval_every == 0:
+                    paused = time.monotonic()
                     log.record(self.step, **self._validation())
-                    since, last_time, outcomes = self.step, time.monotonic(), []
-                out_of_time = limit is not None and time.monotonic() > limit
-                if last or self.step % train.checkpoint_every == 0 or out_of_time or stopped():
+                    last_time += time.monotonic() - paused  # an evaluation is no part of the training's speed
+                if saving:
                     self.save()
-                if not last and (out_of_time or stopped()):
+                if stopping:
                     return {"finished": False, "step": self.step, "num_steps": train.num_steps, **self._account()}
             validation = self._validation()
             log.record(self.step, **validation)

@@ -85,6 +85,20 @@ def test_data_verbs_show_write_check_and_count(task, tmp_path, capsys):
     assert json.loads(answer(capsys, "data", "stats", task, *knobs, "--size", "50", "--json"))["examples"] == 50
 
 
+def test_theory_verbs_build_and_draw(tmp_path, capsys):
+    built = json.loads(answer(capsys, "theory", "approximate", "--function", "attn", "--cells", "4", "--json"))
+    assert [built["size"][name] for name in ("dims", "heads", "width", "loops")] == [26, 2, 74, 134]
+    assert built["measured_lp"] <= built["bound_total"]
+    own = tmp_path / "mine.py"
+    own.write_text("def swap(x):\n    return x[:, ::-1].copy() if x.shape[1] == 2 else x\n")
+    arguments = ["--function", f"{own}:swap", "--cells", "2", "--variant", "modulated-minimal", "--p", "inf"]
+    text = answer(capsys, "theory", "approximate", *arguments)
+    assert "f(representative)" in text
+    assert json.loads(answer(capsys, "theory", "approximate", *arguments, "--json"))["p"] == "inf"
+    answer(capsys, "theory", "plot", "staircase", "--out", str(tmp_path / "stairs.png"))
+    assert (tmp_path / "stairs.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_solve_shows_the_answer_after_every_loop(run, capsys):
     asked = json.loads(answer(capsys, "solve", run, "--input", "abca|bcca", "--loops", "5", "--json"))
     assert [frame["loop"] for frame in asked["frames"]] == [1, 2, 3, 4, 5]
@@ -140,6 +154,11 @@ def test_help_shows_every_knob_with_its_meaning(capsys):
         (["data", "sample", "sudokus"], "did you mean 'sudoku'"),
         (["data", "check", "{folder}/notes.txt"], "line 1: expected a JSON object"),
         (["data", "build", "lcs", "--size", "0", "--out", "{new}"], "size must be at least 1, got 0"),
+        (["theory", "prove"], "unknown verb 'prove'"),
+        (["theory", "approximate", "--cells", "1"], "cells >= 2"),
+        (["theory", "approximate", "--cells", "400"], "take fewer cells"),
+        (["theory", "approximate", "--function", "atn"], "did you mean 'attn'"),
+        (["theory", "plot", "stairs"], "stairs"),
         (["paper"], "expected a verb first"),
         (["paper", "run", "table9"], "unknown experiment 'table9'"),
         (["paper", "report", "--root", "{folder}", "--out", "{new}"], "nothing to report"),

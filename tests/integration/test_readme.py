@@ -1,0 +1,41 @@
+"""What the README shows works as it stands there."""
+
+import re
+import shlex
+from pathlib import Path
+
+import torch
+
+from looped.cli import main
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+TINY = ["--train.num-steps", "3", "--train.batch-size", "4", "--train.eval-size", "10", "--train.device", "cpu"]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_commands_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
+    commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("looped ")]
+    assert len(commands) >= 4
+    for command in commands:
+        words = shlex.split(command)[1:]
+        code = main([*words, *TINY] if words[0] == "train" else words)
+        assert code == 0, (command, capsys.readouterr().err)
+
+
+def test_the_python_example_runs():
+    (example,) = blocks("python")
+    names = {"tokens": torch.ones(2, 84, dtype=torch.long)}
+    exec(example.replace("num_loops=50", "num_loops=3"), names)
+    assert names["t"] == 2
+    assert names["answer"].shape == (2, 84, names["task"].spec.output_size)
+
+
+def test_links_lead_somewhere():
+    root = Path(__file__).parents[2]
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (root / target).exists(), target
