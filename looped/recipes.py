@@ -100,6 +100,7 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "batch_size": 64,
                 "num_steps": 3000,
                 "ema_decay": 0.99,
+                "eval_every": 250,
             },
         },
         # A short start on short strings: without it, models that loop often stay with the lengths alone for long.

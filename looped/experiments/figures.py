@@ -6,12 +6,14 @@ from typing import Any, NamedTuple
 
 import matplotlib
 
-COLOURS = ("#0b6e99", "#d1495b", "#5c8001", "#7d5ba6", "#c77d0a")
+# One colour per block, in every figure.
+COLOURS = {"modulated": "#d1495b", "looped": "#0b6e99", "standard": "#5c8001"}
 GREY = "#777777"
 
 
 class Series(NamedTuple):
     label: str
+    colour: str
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] | None = None
@@ -41,13 +43,13 @@ def line_figure(
 
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         axes = figure.subplots()
-        for colour, one in zip(COLOURS, series, strict=False):
+        for one in series:
             if one.low is not None and one.high is not None:
                 below = [y - low for y, low in zip(one.y, one.low, strict=True)]
                 above = [high - y for y, high in zip(one.y, one.high, strict=True)]
-                axes.errorbar(one.x, one.y, (below, above), label=one.label, color=colour, marker="o", capsize=3)
+                axes.errorbar(one.x, one.y, (below, above), label=one.label, color=one.colour, marker="o", capsize=3)
             else:
-                axes.plot(one.x, one.y, label=one.label, color=colour, linewidth=1.6)
+                axes.plot(one.x, one.y, label=one.label, color=one.colour, linewidth=1.6)
         for dashes, (label, level) in zip(("--", ":", "-."), (levels or {}).items(), strict=False):
             axes.axhline(level, color=GREY, linestyle=dashes, linewidth=1.2, label=label)
         for mark in marks:

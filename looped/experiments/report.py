@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from looped.errors import require
-from looped.experiments.figures import Series, line_figure
+from looped.experiments.figures import COLOURS, Series, line_figure
 from looped.experiments.runner import at_trained_loops, cell_folder, read_test
 from looped.experiments.spec import Cell, Experiment
 from looped.files import read_json, save_text
@@ -116,6 +116,7 @@ def accuracy_against_loops(finished: list[Finished]) -> str:
         series.append(
             Series(
                 row,
+                COLOURS[cells[0].cell.config.model.block],
                 [score["loops"] for score in scores],
                 [score["accuracy"] for score in scores],
                 [score["low"] for score in scores],
@@ -132,7 +133,14 @@ def learning_curves(finished: list[Finished]) -> str:
     for one in _largest(finished):
         points = [record for record in one.log if "validation" in record]
         batch = one.cell.config.train.batch_size
-        series.append(Series(one.cell.label, [p["step"] * batch for p in points], [p["validation"] for p in points]))
+        series.append(
+            Series(
+                one.cell.label,
+                COLOURS[one.cell.config.model.block],
+                [p["step"] * batch for p in points],
+                [p["validation"] for p in points],
+            )
+        )
     return line_figure(series, x_label="training samples", y_label="validation accuracy")
 
 
@@ -143,7 +151,8 @@ def answers_by_loop(finished: list[Finished]) -> str:
         if len(one.test["rows"]) > 1:
             rows = one.test["rows"]
             trained = one.test["trained_loops"]
-            series.append(Series(one.cell.label, [row["loops"] for row in rows], [row["accuracy"] for row in rows]))
+            loops, accuracy = [row["loops"] for row in rows], [row["accuracy"] for row in rows]
+            series.append(Series(one.cell.label, COLOURS[one.cell.config.model.block], loops, accuracy))
     return line_figure(series, x_label="loop at which the answer is read", y_label="accuracy", marks=[trained])
 
 
@@ -190,7 +199,7 @@ _PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 46rem; margin: 2rem auto;
+body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 54rem; margin: 2rem auto;
   padding: 0 1rem; }}
 h1 {{ font-size: 1.6rem; line-height: 1.2; }}
 .scroll {{ overflow-x: auto; }}
@@ -198,8 +207,8 @@ table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-n
 th, td {{ padding: .35rem .6rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }}
 th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) {{ text-align: left; }}
 th {{ font-weight: 600; border-bottom: 2px solid #888; }}
-figure {{ margin: 2rem 0; break-inside: avoid; }}
-figure svg {{ width: 100%; height: auto; }}
+figure {{ margin: 2rem 0; break-inside: avoid; overflow-x: auto; }}
+figure svg {{ width: 100%; min-width: 30rem; height: auto; }}
 figcaption {{ color: #555; font-size: .9rem; }}
 @media print {{ body {{ margin: 0; max-width: none; }} }}
 </style>
