@@ -132,15 +132,9 @@ def learning_curves(finished: list[Finished]) -> str:
     series = []
     for one in _largest(finished):
         points = [record for record in one.log if "validation" in record]
-        batch = one.cell.config.train.batch_size
-        series.append(
-            Series(
-                one.cell.label,
-                COLOURS[one.cell.config.model.block],
-                [p["step"] * batch for p in points],
-                [p["validation"] for p in points],
-            )
-        )
+        samples = [point["step"] * one.cell.config.train.batch_size for point in points]
+        accuracy = [point["validation"] for point in points]
+        series.append(Series(one.cell.label, COLOURS[one.cell.config.model.block], samples, accuracy))
     return line_figure(series, x_label="training samples", y_label="validation accuracy")
 
 
