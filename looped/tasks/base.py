@@ -115,7 +115,11 @@ class Task(ABC):
 
     def held_out_size(self, split: Split) -> int:
         """Examples that a test of this task has, unless another number is asked for."""
-        return 1000
+        return min(1000, self.num_distinct(split) or 1000)
+
+    def num_distinct(self, split: Split) -> int | None:
+        """How many different examples a split has, from which on they repeat; None where they hardly ever do."""
+        return None
 
     def counted(self, inputs: np.ndarray) -> np.ndarray:
         """(seq,) booleans: where one example's answer is read (default: everywhere)."""
