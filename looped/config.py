@@ -188,7 +188,9 @@ class TrainConfig:
             self.batch_size % self.accumulation == 0,
             f"accumulation must divide batch_size: expected a divisor of {self.batch_size}, got {self.accumulation}",
         )
-        require(self.warmup_steps >= 0, f"warmup_steps must not be negative, got {self.warmup_steps}")
+        for name in ("warmup_steps", "weight_decay", "muon_weight_decay"):
+            value = getattr(self, name)
+            require(value >= 0, f"{name} must not be negative, got {value}")
         for name in ("beta1", "beta2", "muon_momentum", "ema_decay"):
             value = getattr(self, name)
             require(value is None or 0 <= value < 1, f"{name} must be in [0, 1), got {value}")
@@ -226,6 +228,7 @@ class RunConfig:
     """seed of the weights and of the data"""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(0 <= self.seed < 2**32, f"seed must be in 0..2^32-1, got {self.seed}")
         standard = self.model.block == "standard"
         require(
@@ -285,7 +288,9 @@ def _different(config: Any) -> dict[str, Any]:
         if is_dataclass(value):
             result[each.name] = _different(value)
         elif each.default is MISSING or value != each.default:
-            result[each.name] = value
+            # 1 and 1.0 are the same number, and must give the same key.
+            whole = isinstance(value, float) and value.is_integer()
+            result[each.name] = int(value) if whole else value
     return result
 
 

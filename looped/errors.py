@@ -2,7 +2,8 @@
 
 import difflib
 from collections.abc import Iterable
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 
 class InputError(ValueError):
@@ -26,8 +27,30 @@ def unknown(what: str, came: object, known: Iterable[str]) -> InputError:
 def check_fields(config: Any) -> None:
     """Dataclasses do not check their fields: a typo in Python must fail as it does on the command line."""
     for name, annotation in get_type_hints(type(config)).items():
-        value = getattr(config, name)
-        if get_origin(annotation) is Literal and value not in get_args(annotation):
-            raise unknown(f"value of {name}:", value, map(str, get_args(annotation)))
-        if annotation is int and type(value) is not int:
-            raise InputError(f"{name} must be a whole number, got {value!r}")
+        if get_origin(annotation) is not ClassVar:
+            _check(name, annotation, getattr(config, name))
+
+
+def _check(name: str, annotation: Any, value: Any) -> None:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal and value not in inner:
+        raise unknown(f"value of {name}:", value, map(str, inner))
+    if origin in (Union, UnionType) and value is not None:
+        _check(name, inner[0], value)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            raise InputError(f"{name} must be a tuple, got {value!r}")
+        for each in value:
+            _check(name, inner[0], each)
+    if annotation in _KINDS:
+        kinds, words = _KINDS[annotation]
+        fits = isinstance(value, kinds) and isinstance(value, bool) == (annotation is bool) and value == value
+        require(fits, f"{name} must be {words}, got {value!r}")
+
+
+_KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    bool: ((bool,), "true or false"),
+    str: ((str,), "text"),
+}

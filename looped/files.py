@@ -1,9 +1,11 @@
 """Where data lies, and writing so that a reader never sees half a file, whenever the writer dies."""
 
+import fcntl
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -64,3 +66,19 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock file, which goes with its holder however that ends. Without `wait`, yields whether it was free."""
+    try:
+        handle = open(path, "w")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True

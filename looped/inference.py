@@ -21,6 +21,8 @@ class Run:
 
     config: RunConfig
     model: LoopModel
+    step: int
+    """training steps behind the weights"""
 
     @property
     def task(self) -> Task:
@@ -47,8 +49,9 @@ def load_run(path: str | Path, device: str | torch.device = "cpu") -> Run:
     folder = RunFolder(path)
     config = folder.read_config()
     model = build_model(config.model, config.task.spec)
-    load_weights(model, run_weights(folder), str(path))
-    return Run(config, model.to(device).eval())
+    step, weights = run_weights(folder)
+    load_weights(model, weights, str(path))
+    return Run(config, model.to(device).eval(), step)
 
 
 @torch.no_grad()  # as a decorator, it holds while the generator works and not while its caller does
@@ -62,7 +65,7 @@ def solve(model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | Non
         scores = model.read_out(state)[0]
         if task.spec.kind == "tokens":
             likeliest, classes = scores.float().softmax(dim=-1).max(dim=-1)
-            confidence = float(likeliest.cpu().numpy()[counted].mean())
+            confidence = float(likeliest.cpu().numpy()[counted].mean()) if counted.any() else 1.0
             # Where no answer is read the model says nothing of worth: what was asked stands there.
             outputs = np.where(counted, classes.cpu().numpy(), inputs)
         else:

@@ -61,10 +61,11 @@ def test_a_built_file_holds_the_samples_and_passes_the_check(tmp_path):
     ("line", "fields", "complaint"),
     [
         (7, {"solution": "1 + 1 = 2, 2 + 2 = 5"}, r"set.jsonl, line 7: .*not at hand"),
-        (8, {"target": 41}, r"line 8: .*ends at"),
-        (5, {"solution": 7}, r"line 5: expected an example of countdown"),
+        (8, {"target": 41}, r"line 8: expected a target in 10..40, got 41"),
+        (5, {"solution": 7}, r"line 5: expected 'solution' to be of type str, got int"),
         (6, {"numbers": [1, 2, 3] * 9}, r"line 6: "),
-        (9, {"numbers": 5}, r"line 9: expected an example of countdown"),
+        (9, {"numbers": 5}, r"line 9: expected 'numbers' to be of type list, got int"),
+        (10, {"numbers": [3, "5", 7]}, r"line 10: expected whole numbers"),
         (1, {"task": {"name": "countdwn"}}, r"line 1: unknown task 'countdwn'; did you mean 'countdown'"),
         (1, {"task": {"name": "countdown", "cuont": 3}}, r"line 1: unknown field 'task.cuont'"),
         (1, {"size": 41}, r"cut short: expected 41 examples.* got 40"),
@@ -77,6 +78,41 @@ def test_check_names_the_line_that_is_wrong(built, line, fields, complaint):
     with pytest.raises(InputError, match=complaint) as caught:
         data.check(built)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"first": "ZZ9", "second": "ZZ9", "answer": 0},
+        {"first": "", "second": "", "answer": 0},
+        {"first": "ab cd ef gh ", "second": "ab cd ef gh ", "answer": 0},
+        {"first": " abcdef", "second": "abcdef", "answer": 2},
+        {"first": "ab", "second": "ab", "answer": 0},
+        {"first": "abcdef", "second": "abcdef", "answer": False},
+        {"first": "abcdef", "second": "abcdef", "answer": 0.0},
+    ],
+)
+def test_check_refuses_what_the_task_would_never_make(tmp_path, fields):
+    path = tmp_path / "pairs.jsonl"
+    data.build(EditDistance(length=6), path, 3)
+    change(path, 3, first="abcdef", second="abcdef", answer=0)
+    assert data.check(path)["examples"] == 3
+    change(path, 3, **fields)
+    with pytest.raises(InputError, match="line 3: expected") as caught:
+        data.check(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 2**64])
+def test_seeds_that_are_none(tmp_path, seed):
+    path = tmp_path / "set.jsonl"
+    for use in (data.sample, data.stats, lambda task, size, seed: data.build(task, path, size, seed)):
+        with pytest.raises(InputError, match=rf"expected a seed in 0\.\.4294967295, got {seed}"):
+            use(TASK, size=2, seed=seed)
+    assert not list(tmp_path.iterdir())
+    for use in (data.sample, data.stats, lambda task, size: data.build(task, path, size)):
+        with pytest.raises(InputError, match="size must be at most"):
+            use(TASK, size=2**63)
 
 
 def test_check_of_what_is_no_data_set(tmp_path, built):

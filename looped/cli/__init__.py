@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"looped: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("looped: interrupted; the same command goes on", file=sys.stderr)
+        print("looped: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         return 1

@@ -1,6 +1,5 @@
 """`looped data sample|build|check|stats`."""
 
-import json
 import sys
 from dataclasses import field, make_dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from looped.cli.parsing import JSON_HELP, leading_name, parse
+from looped.cli.parsing import JSON_HELP, leading_name, parse, show
 
 _VERBS = ("sample", "build", "check", "stats")
 _SIZES = {"sample": 5, "build": 1000, "stats": 1000}
@@ -47,14 +46,15 @@ def data(arguments: list[str]) -> None:
 
     if verb == "sample":
         examples = sets.sample(command.task, command.size, command.seed, command.split)
-        print(json.dumps(examples) if command.json else "\n\n".join(_readable(example) for example in examples))
+        show(examples, "\n\n".join(_readable(example) for example in examples), as_json=command.json)
     elif verb == "stats":
         counted = sets.stats(command.task, command.size, command.seed, command.split)
-        print(json.dumps(counted) if command.json else _readable(counted))
+        show(counted, _readable(counted), as_json=command.json)
     else:
         with _Progress() as progress:
             made = sets.build(command.task, command.out, command.size, command.seed, command.split, progress)
-        print(json.dumps(made) if command.json else f"{made['path']}: {made['size']} examples, sha256 {made['sha256']}")
+        text = f"{made['path']}: {made['size']} examples, sha256 {made['sha256']}"
+        show(made, text, as_json=command.json)
 
 
 def _check(arguments: list[str]) -> None:
@@ -68,7 +68,7 @@ def _check(arguments: list[str]) -> None:
 
     with _Progress() as progress:
         checked = sets.check(command.file, progress)
-    print(json.dumps(checked) if command.json else f"{checked['path']}: all {checked['examples']} labels are right")
+    show(checked, f"{checked['path']}: all {checked['examples']} labels are right", as_json=command.json)
 
 
 def _readable(example: dict[str, Any]) -> str:

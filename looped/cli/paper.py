@@ -1,12 +1,11 @@
 """`looped paper list|run|status|report`."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
-from looped.cli.parsing import leading_name, parse
+from looped.cli.parsing import leading_name, parse, show
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,8 @@ def paper(arguments: list[str]) -> None:
 
     if verb == "list":
         listed = [make() for make in EXPERIMENTS.values()]
-        if command.json:
-            print(json.dumps({"experiments": [one.to_json() for one in listed]}))
-        else:
-            print("\n".join(f"{one.id}: {one.title} ({len(one.cells)} cells)" for one in listed))
+        lines = [f"{one.id}: {one.title} ({len(one.cells)} cells)" for one in listed]
+        show({"experiments": [one.to_json() for one in listed]}, "\n".join(lines), as_json=command.json)
         return
     chosen = experiment(command.experiment)
     if verb == "report":
@@ -47,7 +44,7 @@ def paper(arguments: list[str]) -> None:
         path = write_report(chosen, command.root, command.out)
         if command.readme is not None:
             write_readme(chosen, command.root, command.readme)
-        print(json.dumps({"page": str(path)}) if command.json else path)
+        show({"page": str(path)}, str(path), as_json=command.json)
         return
 
     from looped.experiments.runner import run_experiment, status
@@ -55,7 +52,5 @@ def paper(arguments: list[str]) -> None:
     if verb == "run":
         run_experiment(chosen, command.root, command.workers)
     state = status(chosen, command.root)
-    if command.json:
-        print(json.dumps({"experiment": chosen.id, "cells": state}))
-    else:
-        print("\n".join(f"{cell['row']}, {cell['column']}: {cell['state']}" for cell in state))
+    lines = [f"{cell['row']}, {cell['column']}: {cell['state']}" for cell in state]
+    show({"experiment": chosen.id, "cells": state}, "\n".join(lines), as_json=command.json)

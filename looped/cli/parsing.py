@@ -2,9 +2,11 @@
 
 import contextlib
 import io
+import json
+import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tyro
 
@@ -16,8 +18,11 @@ JSON_HELP = "print one JSON object"
 
 
 def leading_name(arguments: list[str], what: str, known: Iterable[str], usage: str) -> tuple[str, list[str]]:
-    """The word that a verb starts with, and the rest."""
+    """The word that a verb starts with, and the rest; asked for help instead, list the words and end."""
     known = list(known)
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(f"usage: {usage}\n\n{what.upper()} is one of {', '.join(known)}")
+        raise SystemExit(0)
     if not arguments or arguments[0].startswith("-"):
         raise InputError(f"expected a {what} first, one of {', '.join(known)} ({usage})")
     if arguments[0] not in known:
@@ -54,13 +59,27 @@ def _one_line(box: str, program: str) -> str:
     characters, the title is one more section in front.
     """
     sections: list[list[str]] = [[]]
-    for line in (line.strip("│ ") for line in box.splitlines()):
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)  # tyro colours its box on a terminal
+    for line in (line.strip("│ ") for line in plain.splitlines()):
         if line and not line.strip("─-╭╮╰╯"):
             sections.append([])
         elif line and not line.startswith("╭"):
             sections[-1].append(line)
-    text, *rest = sections if "╭" in box else sections[1:]
+    text, *rest = sections if "╭" in plain else sections[1:]
     near = [match.group() for lines in rest for line in lines if (match := re.match(r"--[\w.-]+", line))]
     if near and text[0].startswith("Unrecognized"):
         return f"{' '.join(text)}; did you mean {near[0]}?"
     return f"{' '.join(text)} ({program} --help lists all flags)"
+
+
+def show(value: Any, text: str, *, as_json: bool) -> None:
+    """A result on standard output: the text, or one JSON object in which NaN and infinity are null."""
+    print(json.dumps(_finite(value), allow_nan=False) if as_json else text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,13 +1,12 @@
 """`looped train`, `looped eval` and `looped solve`."""
 
-import json
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from looped.cli.parsing import JSON_HELP, leading_name, parse, peek
+from looped.cli.parsing import JSON_HELP, leading_name, parse, peek, show
 from looped.errors import require
 
 
@@ -16,36 +15,40 @@ def train(arguments: list[str]) -> None:
     from looped.recipes import RECIPES, recipe
     from looped.tasks import TASKS, task_class
 
-    name, rest = leading_name(arguments, "task", TASKS, "looped train TASK --help")
-    chosen = peek(rest, "--recipe") or "fast"
-    start = recipe(chosen, name)
-    options = make_dataclass(
-        "TrainCommand",
-        [
+    def options(task_fields: list[Any], model: ModelConfig, train: TrainConfig, chosen: str) -> type:
+        fields: list[Any] = [
             ("recipe", Annotated[Literal[tuple(RECIPES)], tyro.conf.arg(help=_RECIPE_HELP)], field(default=chosen)),
-            ("task", task_class(name), field(default=start.task)),
-            ("model", ModelConfig, field(default=start.model)),
-            ("train", TrainConfig, field(default=start.train)),
+            *task_fields,
+            ("model", ModelConfig, field(default=model)),
+            ("train", TrainConfig, field(default=train)),
             ("seed", Annotated[int, tyro.conf.arg(help="seed of the weights and of the data")], field(default=0)),
             ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT_HELP)], field(default=None)),
             ("json", Annotated[bool, tyro.conf.arg(help=JSON_HELP)], field(default=False)),
-        ],
-        frozen=True,
-    )
-    parsed: Any = parse(options, rest, f"looped train {name}")
+        ]
+        return make_dataclass("TrainCommand", fields, frozen=True)
+
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(f"TASK is one of {', '.join(TASKS)}; its own knobs: looped train TASK --help\n")
+        parse(options([], ModelConfig(), TrainConfig(), "fast"), ["--help"], "looped train TASK")
+    name, rest = leading_name(arguments, "task", TASKS, "looped train TASK --help")
+    chosen = peek(rest, "--recipe") or "fast"
+    start = recipe(chosen, name)
+    task_fields = [("task", task_class(name), field(default=start.task))]
+    parsed: Any = parse(options(task_fields, start.model, start.train, chosen), rest, f"looped train {name}")
     config = RunConfig(parsed.task, parsed.model, parsed.train, parsed.seed)
 
     from looped import training
 
     result = training.train(config, parsed.out)
-    if parsed.json:
-        print(json.dumps(result))
-    elif result["finished"]:
-        print(f"{result['folder']}: {config.task.metric} {result['validation']:.3f} on validation data after "
-              f"{result['samples']:,} samples, {result['seconds']:.0f} s")  # fmt: skip
-    else:
-        print(f"{result['folder']}: stopped at step {result['step']} of {result['num_steps']}; "
-              "the same command goes on")  # fmt: skip
+    done = (
+        f"{config.task.metric} {result['validation']:.3f} on validation data after {result['samples']:,} samples, "
+        f"{result['seconds']:.0f} s"
+        if result["finished"]
+        else f"stopped at step {result['step']} of {result['num_steps']}; the same command goes on"
+    )
+    show(result, f"{result['folder']}: {done}", as_json=parsed.json)
+    if result.get("stopped_by") == "signal":
+        raise KeyboardInterrupt  # so that what waits for this command to succeed does not go on
 
 
 _RECIPE_HELP = "where the other flags start from: the paper's settings, what learns fastest, or a laptop's size"
@@ -86,10 +89,12 @@ def evaluate(arguments: list[str]) -> None:
         name: training.evaluate(run.model, task, command.split, command.size, command.loops or None)
         for name, task in (sets or {"": run.task}).items()
     }
-    if command.json:
-        print(json.dumps({"sets": reports} if sets else reports[""]))
-        return
-    print("\n\n".join(_readable(report, name) for name, report in reports.items()))
+    for report in reports.values():
+        report["step"] = run.step
+    unfinished = run.step < run.config.train.num_steps
+    warning = f"not finished: step {run.step} of {run.config.train.num_steps}\n" if unfinished else ""
+    text = "\n\n".join(_readable(report, name) for name, report in reports.items())
+    show({"sets": reports} if sets else reports[""], warning + text, as_json=command.json)
 
 
 def _readable(report: dict[str, Any], name: str) -> str:
@@ -134,13 +139,11 @@ def solve(arguments: list[str]) -> None:
         example = run.task.sample(EVALUATION_SEED, "test", [command.index])
         inputs, truth = example.inputs[0], run.task.answer(example.targets[0])
     frames = list(inference.solve(run.model, run.task, inputs, command.loops))
-    if command.json:
-        steps = [{"loop": f.loop, "answer": f.answer, "confidence": f.confidence, "change": f.change} for f in frames]
-        question = {"task": run.task.name, "input": run.task.render(inputs), "truth": truth}
-        print(json.dumps({**question, "answer": frames[-1].answer, "frames": steps}))
-        return
-    print(run.task.render(inputs))
-    for frame in frames:
-        print(f"loop {frame.loop:>4}   {frame.answer}   confidence {frame.confidence:.3f}   change {frame.change:.3f}")
-    if truth is not None:
-        print(f"truth       {truth}")
+    steps = [{"loop": f.loop, "answer": f.answer, "confidence": f.confidence, "change": f.change} for f in frames]
+    lines = [
+        run.task.render(inputs),
+        *(f"loop {f.loop:>4}   {f.answer}   confidence {f.confidence:.3f}   change {f.change:.3f}" for f in frames),
+        *([] if truth is None else [f"truth       {truth}"]),
+    ]
+    asked = {"task": run.task.name, "input": run.task.render(inputs), "truth": truth, "step": run.step}
+    show({**asked, "answer": frames[-1].answer, "frames": steps}, "\n".join(lines), as_json=command.json)

@@ -1,6 +1,5 @@
 """`looped theory verify|approximate|plot`."""
 
-import json
 import math
 import sys
 from dataclasses import asdict, dataclass
@@ -9,7 +8,7 @@ from typing import Literal
 
 import tyro
 
-from looped.cli.parsing import leading_name, parse
+from looped.cli.parsing import leading_name, parse, show
 from looped.errors import InputError
 
 _VERBS = ("verify", "approximate", "plot")
@@ -40,11 +39,8 @@ def _verify(arguments: list[str]) -> None:
         rows += check()
     print("\r" + " " * 40, end="\r", file=sys.stderr)
     wrong = [row for row in rows if not row.ok]
-    if command.json:
-        print(json.dumps({"rows": [asdict(row) for row in rows], "ok": not wrong}))
-    else:
-        print(table(rows))
-        print(f"{len(rows) - len(wrong)} of {len(rows)} statements hold as corrected")
+    text = f"{table(rows)}\n{len(rows) - len(wrong)} of {len(rows)} statements hold as corrected"
+    show({"rows": [asdict(row) for row in rows], "ok": not wrong}, text, as_json=command.json)
     if wrong:
         raise InputError(f"{len(wrong)} statements do not hold, the first: {wrong[0].statement}")
 
@@ -88,8 +84,8 @@ def _approximate(arguments: list[str]) -> None:
         command.bits, command.p, command.lipschitz,
     )  # fmt: skip
     # JSON has no number for infinity.
-    finite = {"p": "inf"} if math.isinf(command.p) else {}
-    print(json.dumps({**made.as_dict(), **finite}) if command.json else made.text())
+    p = "inf" if math.isinf(command.p) else command.p
+    show({**made.as_dict(), "p": p}, made.text(), as_json=command.json)
 
 
 @dataclass(frozen=True)

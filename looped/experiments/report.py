@@ -25,6 +25,11 @@ class Finished(NamedTuple):
     def score(self) -> dict[str, Any]:
         return at_trained_loops(self.test)
 
+    @property
+    def value(self) -> float:
+        """The task's metric at the trained number of loops."""
+        return self.score[self.test["metric"]]
+
 
 def write_report(experiment: Experiment, root: Path, out: Path) -> Path:
     """Write `report.md` and `index.html`; returns the page's path."""
@@ -81,7 +86,7 @@ def _table_rows(finished: list[Finished]) -> list[list[str]]:
         [
             one.cell.row,
             one.cell.column,
-            f"{100 * one.score['accuracy']:.1f} %",
+            f"{100 * one.value:.1f} %",
             f"{100 * one.score['low']:.1f} to {100 * one.score['high']:.1f}",
             f"{one.result['parameters']:,}",
             f"{one.result['samples']:,}",
@@ -93,11 +98,11 @@ def _table_rows(finished: list[Finished]) -> list[list[str]]:
 
 def summary(finished: list[Finished]) -> str:
     """What was measured on what, in words."""
-    best = max(finished, key=lambda one: one.score["accuracy"])
+    best = max(finished, key=lambda one: one.value)
     test, result = best.test, best.result
     seconds = sum(one.result["seconds"] for one in finished)
     return (
-        f"Best: {best.cell.label}, {100 * best.score['accuracy']:.1f} % of {test['size']:,} held-out examples; "
+        f"Best: {best.cell.label}, {100 * best.value:.1f} % of {test['size']:,} held-out examples; "
         f"the most frequent answer alone gives {100 * test['baseline']:.1f} %. "
         f"Hardware: {result['hardware']} per cell; {seconds:,.0f} seconds of training in all, one seed; "
         f"torch {result['versions']['torch']}, looped {result['versions']['looped']}."
@@ -110,7 +115,7 @@ def accuracy_against_loops(finished: list[Finished]) -> str:
     for row in dict.fromkeys(one.cell.row for one in finished):
         cells = [one for one in finished if one.cell.row == row]
         if cells[0].cell.config.model.block == "standard":
-            levels[cells[0].cell.label] = cells[0].score["accuracy"]
+            levels[cells[0].cell.label] = cells[0].value
             continue
         scores = [one.score for one in cells]
         series.append(
@@ -118,7 +123,7 @@ def accuracy_against_loops(finished: list[Finished]) -> str:
                 row,
                 COLOURS[cells[0].cell.config.model.block],
                 [score["loops"] for score in scores],
-                [score["accuracy"] for score in scores],
+                [one.value for one in cells],
                 [score["low"] for score in scores],
                 [score["high"] for score in scores],
             )
@@ -145,7 +150,7 @@ def answers_by_loop(finished: list[Finished]) -> str:
         if len(one.test["rows"]) > 1:
             rows = one.test["rows"]
             trained = one.test["trained_loops"]
-            loops, accuracy = [row["loops"] for row in rows], [row["accuracy"] for row in rows]
+            loops, accuracy = [row["loops"] for row in rows], [row[one.test["metric"]] for row in rows]
             series.append(Series(one.cell.label, COLOURS[one.cell.config.model.block], loops, accuracy))
     return line_figure(series, x_label="loop at which the answer is read", y_label="accuracy", marks=[trained])
 

@@ -1,6 +1,5 @@
 """Train and test the cells of an experiment, several at a time; what is finished is skipped, what stopped goes on."""
 
-import json
 import multiprocessing
 import os
 import signal
@@ -8,16 +7,18 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 from looped.config import RunConfig
-from looped.errors import InputError
+from looped.errors import InputError, require
 from looped.experiments.spec import Cell, Experiment
 from looped.files import read_json, save_json
 from looped.training.folder import RunFolder
+from looped.training.log import records
 
 REFRESH_SECONDS = 1.0
 PLAIN_LINE_SECONDS = 20.0
@@ -52,6 +53,7 @@ def run_experiment(experiment: Experiment, root: Path, num_workers: int | None =
     missing = [cell for cell in experiment.cells if read_test(root, cell) is None]
     # The longest first, so that the last worker does not sit alone at the end.
     missing.sort(key=lambda cell: -cell.config.model.num_loops * cell.config.model.num_layers)
+    require(num_workers is None or num_workers >= 1, f"workers must be at least 1, got {num_workers}")
     cores = os.cpu_count() or 1
     num_workers = min(num_workers or cores, max(1, len(missing)))
     print(f"{experiment.title}: {len(missing)} of {len(experiment.cells)} cells to do, {num_workers} at a time",
@@ -60,29 +62,27 @@ def run_experiment(experiment: Experiment, root: Path, num_workers: int | None =
         return
     os.environ["OMP_NUM_THREADS"] = str(max(1, cores // num_workers))  # inherited by the workers
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num_workers, mp_context=spawn, initializer=_stop_with_parent) as pool:
-        futures = {
-            pool.submit(_finish_cell, cell.config, str(cell_folder(root, cell)), experiment.test_size): cell
-            for cell in missing
-        }
+    stop = spawn.Event()
+    with ProcessPoolExecutor(num_workers, spawn, _start_worker, (stop,)) as pool:
         try:
-            _watch(futures, root)
+            _work_through(missing, pool, num_workers, experiment.test_size, root)
         except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
+            stop.set()
             raise
 
 
-def _stop_with_parent() -> None:
-    """In a worker: however the runner ends, stop as on Ctrl-C, after the current step and with a checkpoint."""
+def _start_worker(stop: Event) -> None:
+    """In a worker: stop after the current step, with a checkpoint, when asked to or when the runner is gone."""
     parent = os.getppid()
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(REFRESH_SECONDS)
+        while os.getppid() == parent and not stop.wait(REFRESH_SECONDS):
+            pass
         os.kill(os.getpid(), signal.SIGTERM)
         _IDLE.wait()
         os._exit(1)  # nobody is left to give this worker anything, but it would wait for it
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the runner decides
     _IDLE.set()
     threading.Thread(target=watch, daemon=True).start()
 
@@ -119,21 +119,26 @@ def at_trained_loops(test: dict[str, Any]) -> dict[str, Any]:
     return next(row for row in test["rows"] if row["loops"] == test["trained_loops"])
 
 
-def _watch(futures: dict[Future[dict[str, Any]], Cell], root: Path) -> None:
-    """Show how far the cells are until all are done; the first failure ends the wait."""
-    started = time.monotonic()
-    shown = 0.0
-    waiting = dict(futures)
-    while waiting:
+def _work_through(cells: list[Cell], pool: ProcessPoolExecutor, num_workers: int, test_size: int, root: Path) -> None:
+    """Keep every worker busy and show how far the cells are; the first failure ends the work.
+
+    A cell is handed over when a worker is free for it, so that none is left in a queue when the work is stopped.
+    """
+    started, shown = time.monotonic(), 0.0
+    waiting, running = list(cells), {}
+    while waiting or running:
+        while waiting and len(running) < num_workers:
+            cell = waiting.pop(0)
+            running[pool.submit(_finish_cell, cell.config, str(cell_folder(root, cell)), test_size)] = cell
         time.sleep(REFRESH_SECONDS)
-        for future in [future for future in waiting if future.done()]:
-            cell = waiting.pop(future)
-            row = at_trained_loops(future.result())
-            print(f"[{time.monotonic() - started:4.0f} s] {cell.label}: accuracy {row['accuracy']:.3f} "
+        for future in [future for future in running if future.done()]:
+            cell, test = running.pop(future), future.result()
+            row = at_trained_loops(test)
+            print(f"[{time.monotonic() - started:4.0f} s] {cell.label}: {test['metric']} {row[test['metric']]:.3f} "
                   f"({row['low']:.3f} to {row['high']:.3f})", file=sys.stderr, flush=True)  # fmt: skip
-        if time.monotonic() - shown > PLAIN_LINE_SECONDS and waiting:
+        if time.monotonic() - shown > PLAIN_LINE_SECONDS and running:
             shown = time.monotonic()
-            _show_running([waiting[future] for future in waiting if future.running()], root, started)
+            _show_running(list(running.values()), root, started)
 
 
 def _show_running(cells: Sequence[Cell], root: Path, started: float) -> None:
@@ -147,5 +152,4 @@ def _show_running(cells: Sequence[Cell], root: Path, started: float) -> None:
 
 
 def _last_step(log: Path) -> int:
-    lines = log.read_text().split("\n")[:-1] if log.exists() else []
-    return json.loads(lines[-1])["step"] if lines else 0
+    return max((step for _, step in records(log)), default=0)

@@ -32,10 +32,6 @@ class Experiment:
     def rows(self) -> list[str]:
         return list(dict.fromkeys(cell.row for cell in self.cells))
 
-    @property
-    def columns(self) -> list[str]:
-        return list(dict.fromkeys(cell.column for cell in self.cells))
-
     def to_json(self) -> dict[str, Any]:
         cells = [
             {"row": cell.row, "column": cell.column, "paper": cell.paper, "config": cell.config.to_json()}

@@ -7,11 +7,13 @@ methods. No torch here: a task can be used on its own, with numpy alone.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
 from looped.errors import InputError, check_fields, require
+from looped.files import data_folder
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -20,6 +22,9 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 # split, number 1 validation, the rest training. So no seed and no index can put one example into two splits.
 NUM_BUCKETS = 32
 _BUCKETS: dict[Split, tuple[int, int]] = {"test": (0, 1), "validation": (1, 2), "train": (2, NUM_BUCKETS)}
+
+MAX_SEED = 2**32 - 1
+MAX_INDEX = 2**62
 
 
 class Batch(NamedTuple):
@@ -118,7 +123,7 @@ class Task(ABC):
         return min(1000, self.num_distinct(split) or 1000)
 
     def num_distinct(self, split: Split) -> int | None:
-        """How many different examples a split has, from which on they repeat; None where they hardly ever do."""
+        """How many examples of a split stand for themselves, before they repeat; None where they hardly ever do."""
         return None
 
     def counted(self, inputs: np.ndarray) -> np.ndarray:
@@ -160,6 +165,44 @@ def split_number(split: Split) -> int:
     if split not in SPLITS:
         raise InputError(f"unknown split {split!r} (expected one of {', '.join(SPLITS)})")
     return SPLITS.index(split)
+
+
+def draw_keys(
+    seed: int, split: Split, indices: Sequence[int] | np.ndarray
+) -> tuple[np.int64, int, np.ndarray]:  # fmt: skip
+    """What examples are drawn by, as numbers: every `sample` starts here, so that none takes a key that is none."""
+    number = split_number(split)
+    require(
+        isinstance(seed, int | np.integer) and 0 <= seed <= MAX_SEED,
+        f"expected a seed in 0..{MAX_SEED}, got {seed!r}",
+    )
+    wanted = np.asarray(indices)
+    if wanted.size == 0:
+        return np.int64(seed), number, np.empty(0, dtype=np.int64)
+    require(
+        wanted.dtype.kind in "iu" and wanted.min() >= 0 and wanted.max() <= MAX_INDEX,
+        f"expected whole indices in 0..{MAX_INDEX}, got {wanted.min()} to {wanted.max()}",
+    )
+    return np.int64(seed), number, wanted.astype(np.int64)
+
+
+def typed_fields(example: dict[str, Any], **kinds: type) -> list[Any]:
+    """The named fields of an example, each of its kind (True is no number); `InputError` if one is not."""
+    for name, kind in kinds.items():
+        require(name in example, f"expected a field {name!r}, got {', '.join(map(repr, example)) or 'none'}")
+        came = type(example[name])
+        require(came is kind, f"expected {name!r} to be of type {kind.__name__}, got {came.__name__}")
+    return [example[name] for name in kinds]
+
+
+def summary(values: Sequence[int]) -> dict[str, float]:
+    return {"min": min(values), "mean": float(np.mean(values)), "max": max(values)}
+
+
+def supplied(name: str) -> Path:
+    """A user's file or folder: the path that its name is, or else the one of that name under LOOPED_DATA."""
+    path = Path(name).expanduser()
+    return path if path.exists() else data_folder() / path
 
 
 def masked_accuracy(prediction: np.ndarray, batch: Batch) -> np.ndarray:

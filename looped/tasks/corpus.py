@@ -18,9 +18,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from looped.errors import InputError, require
-from looped.files import cache_folder, data_folder, save_json
+from looped.files import cache_folder, data_folder, locked, save_json
 from looped.tasks import bpe
-from looped.tasks.base import Split
+from looped.tasks.base import Split, supplied
 
 EndOfText = Literal["article", "line"]
 Progress = Callable[[int], None]
@@ -81,19 +81,21 @@ def tokens(text: str, split: Split, end_of_text: EndOfText, progress: Progress |
 
 
 def _resolve(text: str) -> Path:
-    for path in (Path(text).expanduser(), data_folder() / text):
-        if text and path.exists():
-            return path
-    raise InputError(
+    path = supplied(text)
+    require(
+        bool(text) and path.exists(),
         f"no text {text!r} here or in {data_folder()} (LOOPED_DATA): expected a file, a folder, "
-        f"or a data set like hf:Salesforce/wikitext:wikitext-103-raw-v1"
+        f"or a data set like hf:Salesforce/wikitext:wikitext-103-raw-v1",
     )
+    return path
 
 
 def _files(folder: Path) -> tuple[tuple[str, ...], dict[Split, tuple[str, ...]]]:
     """All text files of one format in a folder, and those that a split's name is part of."""
     by_format: dict[str, list[Path]] = {}
-    for path in sorted(folder.iterdir()):
+    with _reading(folder):
+        present = sorted(folder.iterdir())
+    for path in present:
         suffix = path.with_suffix("").suffix if path.suffix == ".zst" else path.suffix
         by_format.setdefault(suffix, []).append(path)
     paths = next((by_format[suffix] for suffix in FORMATS if suffix in by_format), None)
@@ -115,7 +117,8 @@ def _identity(source: str) -> list[str | int]:
     """What changes when the source does."""
     if source.startswith(HUGGING_FACE):
         return [source]
-    status = os.stat(source)
+    with _reading(source):
+        status = os.stat(source)
     return [os.path.abspath(source), status.st_size, status.st_mtime_ns]
 
 
@@ -124,7 +127,7 @@ def _encode_once(sources: tuple[str, ...], end_of_text: EndOfText, path: Path, p
     part, journal = path.with_suffix(".part"), path.with_suffix(".json")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_suffix(".lock")):
+        with locked(path.with_suffix(".lock")):
             if path.exists():  # another process was faster
                 return
             num_blocks, num_tokens = _read_journal(journal, part)
@@ -163,13 +166,12 @@ def _write_journal(journal: Path, num_blocks: int, num_tokens: int) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process or thread at a time; the lock goes with its holder, however that ends."""
-    import fcntl  # not on Windows, where everything else here works
-
-    with path.open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _reading(source: str | Path) -> Iterator[None]:
+    """A source that cannot be read is named, and not taken for a cache that cannot be written."""
+    try:
         yield
+    except OSError as error:
+        raise InputError(f"cannot read {source}: {error.strerror or error}") from None
 
 
 def _blocks(sources: tuple[str, ...], end_of_text: EndOfText) -> Iterator[str]:
@@ -178,7 +180,7 @@ def _blocks(sources: tuple[str, ...], end_of_text: EndOfText) -> Iterator[str]:
         kept = ""
         if number and end_of_text == "article":
             kept = "\n\x1e\n"
-        for text in _lines(source):
+        for text in _read(source):
             if end_of_text == "line":
                 yield text
                 continue
@@ -203,6 +205,11 @@ def _encode_block(block: str, end_of_text: EndOfText) -> np.ndarray:
             rows += bpe.encode(article), mark
         rows.pop()
     return np.concatenate(rows)
+
+
+def _read(source: str) -> Iterator[str]:
+    with _reading(source):
+        yield from _lines(source)
 
 
 def _lines(source: str) -> Iterator[str]:

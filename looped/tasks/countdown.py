@@ -15,7 +15,17 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from looped.errors import InputError, require
-from looped.tasks.base import Batch, Spec, Split, Task, masked_accuracy, split_buckets, split_number
+from looped.tasks.base import (
+    Batch,
+    Spec,
+    Split,
+    Task,
+    draw_keys,
+    masked_accuracy,
+    split_buckets,
+    summary,
+    typed_fields,
+)
 from looped.tasks.countdown_search import (
     BLANK,
     EQUALS,
@@ -107,10 +117,10 @@ class Countdown(Task):
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
         count = self.count if size is None else size
         require(2 <= count <= self.count, f"a size of countdown must be in 2..{self.count}, got {count}")
-        indices = np.asarray(indices, dtype=np.int64)
+        keys = draw_keys(seed, split, indices)
         sequences = np.zeros((len(indices), _seq_len(count)), dtype=np.int64)
         made = draw_examples(
-            sequences, np.int64(seed), split_number(split), indices, *split_buckets(split), count, self.max_input,
+            sequences, *keys, *split_buckets(split), count, self.max_input,
             np.array(self.targets_of(split)), self.largest_number,
         )  # fmt: skip
         if not made:
@@ -168,10 +178,12 @@ class Countdown(Task):
         return next(_plain_solutions(numbers, target, self.largest_number), None)
 
     def verify(self, example: dict[str, Any]) -> None:
-        numbers, target, solution = example["numbers"], example["target"], example["solution"]
+        numbers, target, solution = typed_fields(example, numbers=list, target=int, solution=str)
+        require(all(type(number) is int for number in numbers), f"expected whole numbers, got {numbers}")
+        inputs = self.parse(f"{' '.join(map(str, numbers))} -> {target}")
         if fault := solution_fault(numbers, target, solution):
             raise InputError(f"{solution!r} does not make {target} of {numbers}: {fault}")
-        first = self.solve(self.parse(f"{' '.join(map(str, numbers))} -> {target}"))
+        first = self.solve(inputs)
         require(solution == first, f"expected the first solution {first!r}, got {solution!r}")
 
     def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -179,9 +191,8 @@ class Countdown(Task):
         solutions = [[step.split() for step in example["solution"].split(", ")] for example in examples]
         operators = Counter(step[1] for steps in solutions for step in steps)
         largest = np.array([max((int(step[4]) for step in steps[:-1]), default=0) for steps in solutions])
-        targets = [example["target"] for example in examples]
         return {
-            "target": {"min": min(targets), "mean": float(np.mean(targets)), "max": max(targets)},
+            "target": summary([example["target"] for example in examples]),
             "operators": {operator: operators[operator] / operators.total() for operator in OPERATORS},
             "largest_intermediate": {
                 "share_above_99": float(np.mean(largest > 99)),

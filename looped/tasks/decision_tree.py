@@ -4,6 +4,7 @@ An example is x1, y1, x2, y2, ..., xk: vectors, where a value y is written as (y
 is predicted at its x, from the points before it; the last point is the query.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from numba import njit, uint64
 
 from looped.errors import InputError, require
 from looped.tasks import draws
-from looped.tasks.base import NUM_BUCKETS, Batch, Spec, Split, Task, split_buckets, split_number
+from looped.tasks.base import NUM_BUCKETS, Batch, Spec, Split, Task, draw_keys, split_buckets, summary, typed_fields
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,18 @@ class DecisionTree(Task):
         ]  # fmt: skip
 
     def verify(self, example: dict[str, Any]) -> None:
-        for k, (x, y) in enumerate(zip(example["x"], example["y"], strict=True)):
-            expected = tree_value(example["coordinates"], example["leaves"], x)
+        xs, ys, coordinates, leaves = typed_fields(example, x=list, y=list, coordinates=list, leaves=list)
+        _require_numbers("y", ys, self.points)
+        _require_numbers("leaves", leaves, 2**self.depth)
+        require(
+            len(coordinates) == 2**self.depth - 1
+            and all(type(axis) is int and 0 <= axis < self.dims for axis in coordinates),
+            f"expected {2**self.depth - 1} coordinates in 0..{self.dims - 1}, got {str(coordinates)[:60]}",
+        )
+        require(len(xs) == self.points, f"expected {self.points} points, got {len(xs)}")
+        for k, (x, y) in enumerate(zip(xs, ys, strict=True)):
+            _require_numbers(f"point {k + 1}", x, self.dims)
+            expected = tree_value(coordinates, leaves, x)
             require(y == expected, f"expected {expected} as the value of point {k + 1}, got {y}")
 
     def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -117,20 +128,19 @@ class DecisionTree(Task):
         reached = [len(set(example["y"])) for example in examples]
         return {
             "y": {"mean": float(values.mean()), "variance": float(values.var())},
-            "different_values_in_a_prompt": {"min": min(reached), "mean": float(np.mean(reached)), "max": max(reached)},
+            "different_values_in_a_prompt": summary(reached),
         }
 
     def _draw(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int) -> tuple[np.ndarray, ...]:
         """Inputs, values of the points, coordinates of the nodes and values of the leaves, one row per example."""
         require(1 <= size <= self.points, f"a size of {self.name} must be in 1..{self.points}, got {size}")
-        indices = np.asarray(indices, dtype=np.int64)
+        keys = draw_keys(seed, split, indices)
         inputs = np.zeros((len(indices), 2 * size - 1, self.dims), dtype=np.float32)
         values = np.empty((len(indices), size), dtype=np.float32)
         coordinates = np.empty((len(indices), 2**self.depth - 1), dtype=np.int64)
         leaves = np.empty((len(indices), 2**self.depth), dtype=np.float32)
         _draw_prompts(
-            inputs, values, coordinates, leaves, np.int64(seed), split_number(split), indices,
-            *split_buckets(split), self.dims_at(size),
+            inputs, values, coordinates, leaves, *keys, *split_buckets(split), self.dims_at(size),
         )  # fmt: skip
         return inputs, values, coordinates, leaves
 
@@ -150,6 +160,15 @@ def tree_value(coordinates: Sequence[int], leaves: Sequence[float], x: Sequence[
         return leaves[node - len(coordinates)]
     left, right = 2 * node + 1, 2 * node + 2
     return tree_value(coordinates, leaves, x, right if x[coordinates[node]] > 0 else left)
+
+
+def _require_numbers(name: str, values: Any, count: int) -> None:
+    require(
+        isinstance(values, list)
+        and len(values) == count
+        and all(type(value) is float and math.isfinite(value) for value in values),
+        f"expected a list of {count} numbers as {name}, got {str(values)[:60]}",
+    )
 
 
 def _shortest(numbers: np.ndarray) -> Any:

@@ -16,7 +16,7 @@ from numba import njit
 
 from looped.errors import InputError, require
 from looped.tasks import bpe, corpus, draws
-from looped.tasks.base import Batch, Spec, Split, Task, split_number
+from looped.tasks.base import Batch, Spec, Split, Task, draw_keys, typed_fields
 
 PADDED_VOCABULARY = 50304  # a multiple of 64, which matrix products like
 # The perturbed text is one text, whatever the seed of a run: memorising it takes seeing the same tokens again.
@@ -74,17 +74,19 @@ class Language(Task):
 
     def held_out_size(self, split: Split) -> int:
         """The whole split, or the 200 windows of the public code."""
-        return self.num_windows(split) if self.evaluation == "whole" else 200
+        return self.num_distinct(split) or 200
+
+    def num_distinct(self, split: Split) -> int | None:
+        return self.num_windows(split) if self._in_order(split) else None
 
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
-        number = split_number(split)
+        seed_number, split_number, indices = draw_keys(seed, split, indices)
         size, stride = self._size_and_stride(size)
-        indices = np.asarray(indices, dtype=np.int64)
         text = self.tokens(split)
         last = self._last_place(text, split, size)
         counted_before = np.zeros(len(indices), dtype=np.int64)
-        if split == "train" or self.evaluation == "random":
-            starts = _random_places(np.int64(seed), number, indices, last + 1)
+        if not self._in_order(split):
+            starts = _random_places(seed_number, split_number, indices, last + 1)
         else:
             windows = indices % (1 + math.ceil(last / stride))
             starts = np.minimum(windows * stride, last)
@@ -92,7 +94,7 @@ class Language(Task):
         places = starts[:, None] + np.arange(size + 1)
         tokens = text[places].astype(np.int64)
         if self.perturbed:
-            _perturb(tokens, places, number, self.perturbed)
+            _perturb(tokens, places, split_number, self.perturbed)
         return Batch(tokens[:, :-1], tokens[:, 1:], places[:, :-1] >= counted_before[:, None])
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
@@ -123,6 +125,10 @@ class Language(Task):
         require(len(tokens) <= self.seq_len, f"expected at most {self.seq_len} tokens, got {len(tokens)}")
         return np.array(tokens, dtype=np.int64)
 
+    def counted(self, inputs: np.ndarray) -> np.ndarray:
+        """The last position alone: what follows the text is asked, not what followed each of its words."""
+        return np.arange(len(inputs)) == len(inputs) - 1
+
     def answer(self, outputs: np.ndarray) -> str:
         return _show(outputs[-1:])
 
@@ -130,16 +136,25 @@ class Language(Task):
         return {"text": _show(inputs), "next": _show(outputs[-1:]), "tokens": [*map(int, inputs), int(outputs[-1])]}
 
     def verify(self, example: dict[str, Any]) -> None:
-        *before, last = example["tokens"]
-        for name, tokens in (("text", before), ("next", [last])):
-            expected = bpe.token_bytes(tokens).decode("utf-8", errors="replace")
-            require(example[name] == expected, f"expected {name} {expected!r} of the tokens, got {example[name]!r}")
+        text, following, tokens = typed_fields(example, text=str, next=str, tokens=list)
+        require(
+            len(tokens) == self.seq_len + 1 and all(type(token) is int and token >= 0 for token in tokens),
+            f"expected {self.seq_len + 1} tokens, got {len(tokens)} in {str(tokens)[:60]}",
+        )
+        for name, stated, part in (("text", text, tokens[:-1]), ("next", following, tokens[-1:])):
+            expected = bpe.token_bytes(self.parse(" ".join(f"#{token}" for token in part)).tolist())
+            shown = expected.decode("utf-8", errors="replace")
+            require(stated == shown, f"expected {name} {shown!r} of the tokens, got {stated!r}")
 
     def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         num_bytes = sum(len(bpe.token_bytes(example["tokens"])) for example in examples)
         num_tokens = sum(len(example["tokens"]) for example in examples)
         different = {token for example in examples for token in example["tokens"]}
         return {"bytes_per_token": num_bytes / num_tokens, "different_tokens": len(different)}
+
+    def _in_order(self, split: Split) -> bool:
+        """Whether examples are the windows of a split one after the other, and not windows at random places."""
+        return split != "train" and self.evaluation == "whole"
 
     def _size_and_stride(self, size: int | None) -> tuple[int, int]:
         size = self.seq_len if size is None else size

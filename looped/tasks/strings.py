@@ -12,7 +12,17 @@ import numpy as np
 
 from looped.errors import InputError, require
 from looped.tasks.alignment import common_subsequences, edit_distances
-from looped.tasks.base import Batch, Spec, Split, Task, masked_accuracy, split_buckets, split_number
+from looped.tasks.base import (
+    Batch,
+    Spec,
+    Split,
+    Task,
+    draw_keys,
+    masked_accuracy,
+    split_buckets,
+    summary,
+    typed_fields,
+)
 from looped.tasks.string_pairs import EDITED, LONGER, MAX_TRIES, OWN_LETTERS, SHORTER, UNIFORM, draw_pairs, lay_out
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -80,11 +90,11 @@ class StringPairs(Task):
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
         size = self.length if size is None else size
         require(1 <= size <= self.length, f"a size of {self.name} must be in 1..{self.length}, got {size}")
-        indices = np.asarray(indices, dtype=np.int64)
+        keys = draw_keys(seed, split, indices)
         strings = np.zeros((len(indices), 2, size + self._slack), dtype=np.int8)
         lengths = np.zeros((len(indices), 2), dtype=np.int64)
         made = draw_pairs(
-            strings, lengths, np.int64(seed), split_number(split), indices, *split_buckets(split), self.kind,
+            strings, lengths, *keys, *split_buckets(split), self.kind,
             self._shortest(size), size, self.alphabet, *self.letter_range,
             self.edits == "uniform", self.rejection == "pair",
         )  # fmt: skip
@@ -103,16 +113,13 @@ class StringPairs(Task):
         return "".join(symbols.get(int(token), "") for token in inputs)
 
     def parse(self, text: str) -> np.ndarray:
+        """Two strings, the first of 1 to `length` letters (training has seen less than `length` if `min_length` is)."""
         first, bar, second = text.strip().partition("|")
         require(bool(bar) and "|" not in second, f"expected two strings with a bar between, like ab|ba, got {text!r}")
         letters = LETTERS[: self.alphabet]
         for strange in sorted(set(first + second) - set(letters)):
             raise InputError(f"expected letters {letters[0]}-{letters[-1]} only, got {strange!r} in {text!r}")
-        low, high = self._shortest(self.length), self.length
-        _require_length("first", first, low, high, text)
-        if self.kind == EDITED:
-            low, high = max(1, len(first) - SHORTER), len(first) + LONGER
-        _require_length("second", second, low, high, text)
+        self._check_lengths(first, second, 1)
         strings = np.zeros((1, 2, self.length + self._slack), dtype=np.int8)
         for part, string in enumerate((first, second)):
             strings[0, part, : len(string)] = [letters.index(letter) for letter in string]
@@ -130,24 +137,38 @@ class StringPairs(Task):
         return np.arange(len(inputs)) == len(inputs) - 1
 
     def verify(self, example: dict[str, Any]) -> None:
-        first, second, answer = example["first"], example["second"], example["answer"]
+        first, second, answer = typed_fields(example, first=str, second=str, answer=int)
+        pair = f"{first}|{second}"
+        require(self.render(self.parse(pair)) == pair, f"expected strings of letters alone, got {pair!r}")
+        self._check_lengths(first, second, self._shortest(self.length))
         expected = self.reference(first, second)
-        require(answer == expected, f"expected the answer {expected} for {first}|{second}, got {answer}")
+        require(answer == expected, f"expected the answer {expected} for {pair}, got {answer}")
 
     def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         answers = [example["answer"] for example in examples]
         return {
-            "answer": _summary(answers),
+            "answer": summary(answers),
             "majority_share": float(np.bincount(answers).max() / len(answers)),
-            "first_length": _summary([len(example["first"]) for example in examples]),
-            "second_length": _summary([len(example["second"]) for example in examples]),
-            "letters": _summary([len(set(example["first"] + example["second"])) for example in examples]),
+            "first_length": summary([len(example["first"]) for example in examples]),
+            "second_length": summary([len(example["second"]) for example in examples]),
+            "letters": summary([len(set(example["first"] + example["second"])) for example in examples]),
         }
 
     @property
     def _slack(self) -> int:
         """How much longer than `length` the second string may be."""
         return LONGER if self.kind == EDITED else 0
+
+    def _check_lengths(self, first: str, second: str, shortest: int) -> None:
+        spans = [(shortest, self.length)] * 2
+        if self.kind == EDITED:
+            spans[1] = max(1, len(first) - SHORTER), len(first) + LONGER
+        for name, string, (low, high) in zip(("first", "second"), (first, second), spans, strict=True):
+            span = str(low) if low == high else f"{low} to {high}"
+            require(
+                low <= len(string) <= high,
+                f"expected a {name} string of {span} letters, got {len(string)} in '{first}|{second}'",
+            )
 
     def _shortest(self, size: int) -> int:
         return size if self.min_length is None else min(self.min_length, size)
@@ -265,12 +286,3 @@ class LongestCommonSubsequence(StringPairs):
             for j, b in enumerate(second, 1):
                 row.append(above[j - 1] + 1 if a == b else max(row[-1], above[j]))
         return row[-1]
-
-
-def _require_length(which: str, string: str, low: int, high: int, text: str) -> None:
-    span = str(low) if low == high else f"{low} to {high}"
-    require(low <= len(string) <= high, f"expected a {which} string of {span} letters, got {len(string)} in {text!r}")
-
-
-def _summary(values: Sequence[int]) -> dict[str, float]:
-    return {"min": min(values), "mean": float(np.mean(values)), "max": max(values)}

@@ -7,7 +7,7 @@ puzzles are drawn afresh, and split by puzzle up to symmetry.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -16,7 +16,17 @@ import numpy as np
 
 from looped.errors import InputError, require, unknown
 from looped.files import data_folder
-from looped.tasks.base import Batch, Spec, Split, Task, masked_accuracy, split_buckets, split_number
+from looped.tasks.base import (
+    Batch,
+    Spec,
+    Split,
+    Task,
+    draw_keys,
+    masked_accuracy,
+    split_buckets,
+    supplied,
+    typed_fields,
+)
 from looped.tasks.sudoku_draws import MAX_TRIES, NO_LIMIT, draw_images, draw_puzzles
 from looped.tasks.sudoku_pool import SHARD, build_shards, file_puzzles, shard
 from looped.tasks.sudoku_reference import all_solutions
@@ -93,15 +103,15 @@ class Sudoku(Task):
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
         size = self.size if size is None else size
         require(1 <= size <= self.size, f"a size of sudoku must be in 1..{self.size} open cells, got {size}")
-        indices = np.asarray(indices, dtype=np.int64)
+        keys = draw_keys(seed, split, indices)
         clues = max(self.clues or 0, self.num_cells - size)
         # Their split is that of the puzzle as it is in the file, and another one would be made by adding clues.
         as_they_are = self.side == 4 and self.file is not None
         require(not as_they_are or clues == FEWEST_CLUES[4], "no clues can be added to 4x4 puzzles of a file")
         if self.file is None and not self._pool_size:
-            return self._encode(*self._drawn_afresh(seed, split, indices, clues))
-        puzzles, solutions = self._from_pool(split, indices) if self.file is None else self._from_file(split, indices)
-        draw_images(puzzles, solutions, np.int64(seed), split_number(split), indices, clues, self.augment)
+            return self._encode(*self._drawn_afresh(split, keys, clues))
+        puzzles, solutions = self._from_pool(split, keys[2]) if self.file is None else self._from_file(split, keys[2])
+        draw_images(puzzles, solutions, *keys, clues, self.augment)
         return self._encode(puzzles, solutions)
 
     def prepare(self, split: Split, num_threads: int | None = None) -> Iterator[tuple[int, int]]:
@@ -112,9 +122,16 @@ class Sudoku(Task):
         if self.file is not None:
             yield (total := len(_file_rows(self, split))), total
         elif self._pool_size:
-            numbers = range(-(-self._pool_size // SHARD))
-            for ready in build_shards(split, numbers, num_threads):
+            for ready in build_shards(split, range(self._num_shards), num_threads):
                 yield min(ready * SHARD, self._pool_size), self._pool_size
+
+    def num_distinct(self, split: Split) -> int | None:
+        """Base puzzles of the wanted kind: a model that fails at one will likely fail at its images, too."""
+        if self.file is not None:
+            return len(_file_rows(self, split))
+        if self._takes_all:
+            return self._pool_size or None
+        return len(_pool_places(self, split, self._num_shards))
 
     def test_sets(self) -> dict[str, Self]:
         """Variants of this task for testing, easy ones first: by guesses (4x4: by clues, since no such puzzle needs
@@ -150,6 +167,7 @@ class Sudoku(Task):
             raise InputError(f"expected digits 0-{self.side} or dots, got {strange!r} in {text!r}")
         require(len(board) == self.num_cells, f"expected {self.num_cells} cells, got {len(board)} in {text!r}")
         puzzle = np.array([int(digit) for digit in board], dtype=np.int8)
+        require("0" in board, f"expected a board with an open cell, got a full one: {board}")
         _, found, _ = solve_boards(puzzle[None], 2, geometry(self.side), workspace(self.side))
         _require_one(int(found[0]), board)
         return puzzle.astype(np.int64)
@@ -161,8 +179,8 @@ class Sudoku(Task):
         return {"puzzle": self.render(inputs), "solution": self.answer(outputs)}
 
     def verify(self, example: dict[str, Any]) -> None:
-        puzzle, stated = example["puzzle"], example["solution"]
-        require(len(puzzle) == self.num_cells, f"expected {self.num_cells} cells, got {len(puzzle)} in {puzzle!r}")
+        puzzle, stated = typed_fields(example, puzzle=str, solution=str)
+        require(self.render(self.parse(puzzle)) == puzzle, f"expected digits in one line, got {puzzle!r}")
         solutions = list(islice(all_solutions(puzzle), 2))
         _require_one(len(solutions), puzzle)
         require(stated == solutions[0], f"expected the solution {solutions[0]} of {puzzle}, got {stated}")
@@ -196,33 +214,51 @@ class Sudoku(Task):
             return 0
         return DEFAULT_POOL if self.pool is None else self.pool
 
+    @property
+    def _num_shards(self) -> int:
+        return -(-self._pool_size // SHARD)
+
+    @property
+    def _takes_all(self) -> bool:
+        """Whether every base puzzle of our own will do."""
+        return not self._pool_size or (self.clues is None and self.difficulty == "any")
+
     def _encode(self, puzzles: np.ndarray, solutions: np.ndarray) -> Batch:
         mask = puzzles == 0 if self.counts == "open" else np.ones(puzzles.shape, dtype=np.bool_)
         return Batch(puzzles.astype(np.int64), solutions.astype(np.int64), mask)
 
-    def _drawn_afresh(self, seed: int, split: Split, indices: np.ndarray, clues: int) -> tuple[np.ndarray, np.ndarray]:
-        puzzles, solutions = np.zeros((2, len(indices), self.num_cells), dtype=np.int8)
+    def _drawn_afresh(
+        self, split: Split, keys: tuple[np.int64, int, np.ndarray], clues: int
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        puzzles, solutions = np.zeros((2, len(keys[2]), self.num_cells), dtype=np.int8)
         guesses = draw_puzzles(
-            puzzles, solutions, np.int64(seed), split_number(split), indices, *split_buckets(split),
-            clues, self.clues or NO_LIMIT, *GUESSES[self.difficulty], geometry(self.side), workspace(self.side),
+            puzzles, solutions, *keys, *split_buckets(split), clues, self.clues or NO_LIMIT,
+            *GUESSES[self.difficulty], geometry(self.side), workspace(self.side),
         )  # fmt: skip
         if (guesses < 0).any():
             raise InputError(f"no {split} puzzle ({self._wanted}) in {MAX_TRIES} tries: there are too few to split")
         return puzzles, solutions
 
     def _from_pool(self, split: Split, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Base puzzles in the order of the indices, so that all are seen once before any is seen again."""
-        numbers, rows = np.divmod(indices % self._pool_size, SHARD)
+        """Base puzzles in the order of the indices, so that all suited ones are seen once before any is seen again."""
+        numbers, rows = np.divmod(self._places(split, indices), SHARD)
         needed = np.unique(numbers).tolist()
-        for _ in build_shards(split, needed):
-            pass
+        _make(split, needed)
         puzzles, solutions = np.empty((2, len(indices), self.num_cells), dtype=np.int8)
         for number in needed:
-            base, suited = shard(split, number), _shard_rows(self, split, number)
-            here = numbers == number
-            chosen = suited[rows[here] % len(suited)]
-            puzzles[here], solutions[here] = base.puzzles[chosen], base.solutions[chosen]
+            base, here = shard(split, number), numbers == number
+            puzzles[here], solutions[here] = base.puzzles[rows[here]], base.solutions[rows[here]]
         return puzzles, solutions
+
+    def _places(self, split: Split, indices: np.ndarray) -> np.ndarray:
+        """Where in the pool the base puzzles of these indices are; no more of it is made than that takes."""
+        if self._takes_all:
+            return indices % self._pool_size
+        num_shards, suited = 1, _pool_places(self, split, 1)
+        while num_shards < self._num_shards and len(suited) <= indices.max(initial=0):
+            num_shards = min(2 * num_shards, self._num_shards)
+            suited = _pool_places(self, split, num_shards)
+        return _some(self, split, suited, self._pool_size)[indices % len(suited)]
 
     def _from_file(self, split: Split, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         base, suited = file_puzzles(self._path, self.side), _file_rows(self, split)
@@ -231,9 +267,7 @@ class Sudoku(Task):
 
     @property
     def _path(self) -> Path:
-        """The file, under LOOPED_DATA if it is not where we are."""
-        path = Path(self.file or "")
-        return path if path.exists() or path.is_absolute() else data_folder() / path
+        return supplied(self.file or "")
 
     def _suits(self, puzzles: np.ndarray, guesses: np.ndarray) -> np.ndarray:
         """Which base puzzles can become examples: those hard enough, with no more clues than are wanted."""
@@ -246,10 +280,18 @@ def _require_one(num_solutions: int, puzzle: str) -> None:
     require(num_solutions == 1, f"expected a puzzle with one solution, got one with {came}: {puzzle}")
 
 
-@cache
-def _shard_rows(task: Sudoku, split: Split, number: int) -> np.ndarray:
-    base = shard(split, number)
-    return _some_rows(task, split, task._suits(base.puzzles, base.guesses))
+def _make(split: Split, numbers: Sequence[int]) -> None:
+    for _ in build_shards(split, numbers):
+        pass
+
+
+@lru_cache(maxsize=64)
+def _pool_places(task: Sudoku, split: Split, num_shards: int) -> np.ndarray:
+    """Where in the first shards of its pool a task's suited base puzzles are."""
+    _make(split, range(num_shards))
+    bases = (shard(split, number) for number in range(num_shards))
+    places = np.flatnonzero(np.concatenate([task._suits(base.puzzles, base.guesses) for base in bases]))
+    return places[places < task._pool_size]
 
 
 @lru_cache(maxsize=64)
@@ -266,9 +308,9 @@ def _file_rows(task: Sudoku, split: Split) -> np.ndarray:
     else:
         require(split == "test", f"all of {task._path} is for testing: expected split 'test', got {split!r}")
     # Files are often sorted, so their first rows stand for nothing but themselves.
-    return np.random.default_rng(0).permutation(_some_rows(task, split, suits))
+    return np.random.default_rng(0).permutation(_some(task, split, np.flatnonzero(suits), len(suits)))
 
 
-def _some_rows(task: Sudoku, split: Split, suits: np.ndarray) -> np.ndarray:
-    require(bool(suits.any()), f"expected {split} puzzles ({task._wanted}), found none among {len(suits)}")
-    return np.flatnonzero(suits)
+def _some(task: Sudoku, split: Split, suited: np.ndarray, among: int) -> np.ndarray:
+    require(len(suited) > 0, f"expected {split} puzzles ({task._wanted}), found none among {among}")
+    return suited

@@ -35,7 +35,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         shutil.rmtree(left_over)
     final = folder / f"step-{checkpoint.step:09d}"
     if final.exists():
-        return final
+        try:
+            load_checkpoint(final)
+            return final
+        except InputError:  # damaged: its place is needed
+            shutil.rmtree(final)
     temporary = folder / f".{final.name}"
     temporary.mkdir()
     hashes = {}

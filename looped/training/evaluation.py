@@ -31,6 +31,7 @@ def evaluate(
     size = task.held_out_size(split) if size is None else size
     loops = sorted(set(loops or [model.config.num_loops]))
     require(size >= 1, f"size must be at least 1, got {size}")
+    size = min(size, task.num_distinct(split) or size)  # an example that comes again is no further evidence
     require(loops[0] >= 1, f"loops must be at least 1, got {loops[0]}")
     found: dict[int, dict[str, list[np.ndarray]]] = {loop: {} for loop in loops}
     parts: list[Batch] = []
@@ -95,25 +96,30 @@ def _summary(values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> 
     row = {name: float(each.mean()) for name, each in values.items()}
     if losses is not None:
         row["loss"] = float(losses.sum() / counts.sum())
-        row["perplexity"] = math.exp(row["loss"])
+        row["perplexity"] = _perplexity(row["loss"])
     if metric == "perplexity":
         assert losses is not None
-        low, high = _bootstrap(lambda rows: np.exp(losses[rows].sum(axis=1) / counts[rows].sum(axis=1)), len(counts))
+        low, high = _bootstrap(lambda rows: _perplexity(losses[rows].sum() / counts[rows].sum()), len(counts))
     else:
         low, high = interval(values[metric])
     return {**row, "low": low, "high": high}
+
+
+def _perplexity(loss: float) -> float:
+    return math.exp(min(loss, 700.0))  # about the largest that a float can hold
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
     """A 95 % interval of the mean: Wilson's for rights and wrongs, else the bootstrap's."""
     if np.isin(values, (0.0, 1.0)).all():
         return wilson(int(values.sum()), len(values))
-    return _bootstrap(lambda rows: values[rows].mean(axis=1), len(values))
+    return _bootstrap(lambda rows: float(values[rows].mean()), len(values))
 
 
-def _bootstrap(statistic: Callable[[np.ndarray], np.ndarray], size: int) -> tuple[float, float]:
-    rows = np.random.default_rng(0).integers(size, size=(NUM_RESAMPLES, size))
-    low, high = np.quantile(statistic(rows), (0.025, 0.975))
+def _bootstrap(statistic: Callable[[np.ndarray], float], size: int) -> tuple[float, float]:
+    generator = np.random.default_rng(0)
+    drawn = [statistic(generator.integers(size, size=size)) for _ in range(NUM_RESAMPLES)]
+    low, high = np.quantile(drawn, (0.025, 0.975))
     return float(low), float(high)
 
 

@@ -1,6 +1,5 @@
 """A run's folder: `config.json`, `log.jsonl`, `checkpoints/`, and `result.json` once it is finished."""
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from looped.config import RunConfig
 from looped.errors import InputError, require
-from looped.files import read_json, save_json
+from looped.files import locked, read_json, save_json
 from looped.training.checkpoint import Checkpoint, load_newest
 
 
@@ -21,15 +20,17 @@ class RunFolder:
         self.log_path = self.path / "log.jsonl"
         self.result_path = self.path / "result.json"
         self.checkpoints = self.path / "checkpoints"
+        self.lock_path = self.path / ".lock"
 
     def claim(self, config: RunConfig) -> None:
-        """Make the folder, or check that it holds this very run (time limits, logging and paths may differ)."""
-        if self.config_path.exists():
+        """Make this folder the run's, or check that it is (time limits, logging and paths may differ).
+
+        A folder is bound by its first checkpoint: a run that failed before it has left nothing worth keeping.
+        """
+        if self.config_path.exists() and self.has_checkpoint():
             theirs, ours = self.read_config().identity(), config.identity()
             require(theirs == ours, f"{self.path} holds another run: {_first_difference(theirs, ours)}")
         else:
-            occupied = self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
-            require(not occupied, f"{self.path} is not a run: expected a new or empty folder, or one with config.json")
             save_json(self.config_path, config.to_json())
 
     def read_config(self) -> RunConfig:
@@ -42,19 +43,33 @@ class RunFolder:
             raise InputError(f"{self.config_path} does not describe a run: {error}") from None
 
     def read_result(self) -> dict[str, Any] | None:
-        return read_json(self.result_path) if self.result_path.exists() else None
+        if not self.result_path.exists():
+            return None
+        result = read_json(self.result_path)
+        whole = isinstance(result, dict) and isinstance(result.get("finished"), bool)
+        require(whole, f"{self.result_path} is no result of a run: expected an object with the field finished")
+        return result
+
+    def has_checkpoint(self) -> bool:
+        return any(self.checkpoints.glob("step-*"))
 
     def newest_checkpoint(self) -> Checkpoint | None:
         return load_newest(self.checkpoints)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder against a second trainer; the lock goes with the process, however it ends."""
-        with open(self.path / ".lock", "w") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise InputError(f"{self.path} is being trained by another process") from None
+        """Make the folder if need be and hold it against a second trainer."""
+        strangers = self.path.is_dir() and not self.config_path.exists() and {*self.path.iterdir()} - {self.lock_path}
+        require(
+            not strangers and (self.path.is_dir() or not self.path.exists()),
+            f"{self.path} is not a run: expected a new or empty folder, or one with config.json",
+        )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make the folder {self.path}: {error.strerror}") from None
+        with locked(self.lock_path, wait=False) as free:
+            require(free, f"{self.path} is being trained by another process")
             yield
 
 

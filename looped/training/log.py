@@ -16,7 +16,7 @@ class Log:
 
     def __init__(self, path: Path, config: RunConfig, first_step: int, *, quiet: bool) -> None:
         self.num_steps = config.train.num_steps
-        kept = [line for line in _lines(path) if json.loads(line)["step"] <= first_step]
+        kept = [line for line, step in records(path) if step <= first_step]
         save_text(path, "".join(line + "\n" for line in kept))
         self._file = open(path, "a")  # noqa: SIM115 (closed in __exit__)
         self._trackers = _trackers(config, path.parent)
@@ -42,11 +42,15 @@ class Log:
             self._screen.show(step, values)
 
 
-def _lines(path: Path) -> list[str]:
-    """The whole lines of an earlier log; a last line cut off by a crash is no line."""
-    if not path.exists():
-        return []
-    return [line for line in path.read_text().split("\n")[:-1] if line]
+def records(path: Path) -> list[tuple[str, int]]:
+    """The lines of a log with their steps; what a crash cut off or a person scribbled is no record."""
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            found.append((line, int(json.loads(line)["step"])))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
 
 
 def _screen(config: RunConfig, first_step: int) -> "_Bar | _PlainLines":

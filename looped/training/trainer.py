@@ -1,5 +1,6 @@
 """The training loop: one step at a time, resumable at any of them, with everything it needs named in one place."""
 
+import math
 import platform
 import signal
 import time
@@ -41,21 +42,21 @@ class Trainer:
         self.optimizer = Optimizer(self.model, config.train)
         self.step = 0
         self.seconds = 0.0
-        if config.train.init_from is not None:
-            self._load_weights(run_weights(RunFolder(config.train.init_from)), config.train.init_from)
+        if config.train.init_from is not None and not self.folder.has_checkpoint():
+            _, weights = run_weights(RunFolder(config.train.init_from))
+            load_weights(self.model, weights, config.train.init_from)
         decay = config.train.ema_decay
         self.average = None if decay is None else Average(self.model, decay)
         self.gradients = prepare_engine(self.model, self._plain_gradients, config.train.engine, self.device)
 
     def fit(self) -> dict[str, Any]:
         """Train to the end, from the newest checkpoint where there is one; return the result."""
-        self.folder.claim(self.config)
         with self.folder.locked():
-            finished = self.folder.read_result()
+            self.folder.claim(self.config)
+            result = self.folder.read_result()
             self.resume()
-            if finished is not None:
-                return finished
-            return self._fit()
+            # A result counts only with its weights: where the last checkpoint is damaged, the end is trained again.
+            return result if result is not None and self.step == self.config.train.num_steps else self._fit()
 
     def resume(self) -> None:
         """Take up the newest checkpoint, if there is one."""
@@ -66,7 +67,7 @@ class Trainer:
         for path, tensor in checkpoint.tensors.items():
             kind, name = path.split("/", 1)
             by_kind[kind][name] = tensor.to(self.device)
-        self._load_weights(by_kind["model"], str(self.folder.path))
+        load_weights(self.model, by_kind["model"], str(self.folder.path))
         self.optimizer.load(by_kind["optimizer"])
         if self.average is not None:
             for name, value in self.average.values.items():
@@ -96,10 +97,13 @@ class Trainer:
                 saving = last or stopping or self.step % train.checkpoint_every == 0
                 if saving or self.step % train.log_every == 0:
                     # The only place where the host waits for the device; nothing is saved that was not looked at.
-                    loss, right = torch.stack(outcomes).mean(dim=0).tolist()
-                    _require_finite(loss, self.step)
+                    loss, right, norm = torch.stack(outcomes).mean(dim=0).tolist()
+                    _require_finite(self.step, loss=loss, gradient=norm)
                     speed = (self.step - since) * train.batch_size / (time.monotonic() - last_time)
-                    log.record(self.step, loss=loss, right=right, rate=rate_at(step, train), samples_per_second=speed)
+                    log.record(
+                        self.step, loss=loss, right=right, gradient=norm, rate=rate_at(step, train),
+                        samples_per_second=speed,
+                    )  # fmt: skip
                     since, last_time, outcomes = self.step, time.monotonic(), []
                 if not last and self.step % train.eval_every == 0:
                     paused = time.monotonic()
@@ -108,7 +112,8 @@ class Trainer:
                 if saving:
                     self.save()
                 if stopping:
-                    return {"finished": False, "step": self.step, "num_steps": train.num_steps, **self._account()}
+                    reason = "time limit" if out_of_time else "signal"
+                    return {"finished": False, "stopped_by": reason, "step": self.step, **self._account()}
             validation = self._validation()
             log.record(self.step, **validation)
         result = {"finished": True, "step": self.step, **validation, **self._account()}
@@ -116,15 +121,15 @@ class Trainer:
         return result
 
     def train_step(self, step: int, batch: TensorBatch) -> Tensor:
-        """One optimizer step; returns the loss and the share right, still on the device."""
+        """One optimizer step; returns loss, share right and the gradient's norm, still on the device."""
         train = self.config.train
         seen = self.gradients(batch, loops_at(step, self.config))
-        if train.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), train.clip_norm)
+        limit = float("inf") if train.clip_norm is None else train.clip_norm
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         self.optimizer.step(rate_at(step, train))
         if self.average is not None:
             self.average.update(step)
-        return seen
+        return torch.cat((seen, norm.double()[None]))
 
     def _plain_gradients(self, batch: TensorBatch, num_loops: int) -> Tensor:
         """Forward and backward of a batch, in pieces; nothing here waits for the device."""
@@ -158,6 +163,7 @@ class Trainer:
     def _account(self) -> dict[str, Any]:
         train = self.config.train
         return {
+            "num_steps": train.num_steps,
             "samples": self.step * train.batch_size,
             "seconds": round(time.monotonic() - self._started, 1),
             "parameters": self.model.num_parameters(),
@@ -165,9 +171,6 @@ class Trainer:
             "hardware": hardware(self.device),
             "versions": {"looped": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
-
-    def _load_weights(self, weights: dict[str, Tensor], origin: str) -> None:
-        load_weights(self.model, weights, origin)
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], origin: str) -> None:
@@ -183,8 +186,8 @@ def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], origin: str
             parameter.copy_(weights[name])
 
 
-def run_weights(folder: RunFolder) -> dict[str, Tensor]:
-    """The weights that count of a run's newest checkpoint: the average, where one was kept."""
+def run_weights(folder: RunFolder) -> tuple[int, dict[str, Tensor]]:
+    """Step and weights of a run's newest checkpoint: the averaged weights, where an average was kept."""
     folder.read_config()
     checkpoint = folder.newest_checkpoint()
     if checkpoint is None:
@@ -192,7 +195,7 @@ def run_weights(folder: RunFolder) -> dict[str, Tensor]:
     for kind in ("average/", "model/"):
         weights = {name[len(kind) :]: t for name, t in checkpoint.tensors.items() if name.startswith(kind)}
         if weights:
-            return weights
+            return checkpoint.step, weights
     raise InputError(f"{folder.path} has a checkpoint without weights")
 
 
@@ -210,12 +213,14 @@ def train(config: RunConfig, folder: str | Path | None = None, *, quiet: bool = 
     return {"folder": str(folder), **result}
 
 
-def _require_finite(loss: float, step: int) -> None:
-    require(
-        loss == loss and abs(loss) != float("inf"),
-        f"expected a finite loss, got {loss} at step {step}: try a lower learning rate or a longer warm-up; "
-        "earlier checkpoints are kept",
-    )
+def _require_finite(step: int, **numbers: float) -> None:
+    """Neither the loss nor the gradient may be beyond numbers: what is saved after this is worth resuming from."""
+    for name, number in numbers.items():
+        require(
+            math.isfinite(number),
+            f"expected a finite {name}, got {number} at step {step}: try a lower learning rate or a longer warm-up; "
+            "earlier checkpoints are kept",
+        )
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """The command line as a user meets it: the whole way from training to an answer, and every mistake in one line."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -115,14 +117,53 @@ def test_help_shows_every_knob_with_its_meaning(capsys):
 
     from looped.config import ModelConfig, TrainConfig
 
+    for arguments in (["train", "--help"], ["train", "edit-distance", "--help"]):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 0
+        text = capsys.readouterr().out
+        for part, config in (("model", ModelConfig), ("train", TrainConfig)):
+            for each in fields(config):
+                assert f"--{part}.{each.name.replace('_', '-')} " in text
+        assert "times the stack is applied in training" in text
+
+
+@pytest.mark.parametrize("verb", ["data", "theory", "paper"])
+def test_a_verb_of_verbs_lists_them(verb, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["train", "edit-distance", "--help"])
+        main([verb, "--help"])
     assert stop.value.code == 0
-    text = capsys.readouterr().out
-    for part, config in (("model", ModelConfig), ("train", TrainConfig)):
-        for each in fields(config):
-            assert f"--{part}.{each.name.replace('_', '-')} " in text
-    assert "times the stack is applied in training" in text
+    assert "VERB is one of" in capsys.readouterr().out
+
+
+def test_on_a_terminal_too_a_mistake_is_one_line():
+    """tyro colours its complaints where it sees a terminal."""
+    command = f"{sys.executable} -m looped.cli train edit-distance --model.blok looped"
+    done = subprocess.run(["script", "-qec", command, "/dev/null"], capture_output=True, text=True)
+    assert done.stdout.strip() == "looped: Unrecognized options: --model.blok, looped; did you mean --model.block?"
+
+
+def test_numbers_beyond_numbers_are_null_in_json(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    answer(capsys, *TRAIN, "--model.norm", "none", "--train.learning-rate", "1e-2", "--out", run)
+    for command in (
+        ["solve", run, "--loops", "3000", "--json"],
+        ["eval", run, "--loops", "3", "3000", "--size", "5", "--json"],
+    ):
+        json.loads(answer(capsys, *command), parse_constant=lambda constant: pytest.fail(constant))
+
+
+def test_a_stopped_training_does_not_count_as_success(tmp_path):
+    arguments = [*TRAIN, "--train.num-steps", "1000000", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen([sys.executable, "-m", "looped.cli", *arguments], stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "run" / "log.jsonl").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "the same command goes on" in out
 
 
 @pytest.mark.parametrize(
@@ -146,7 +187,7 @@ def test_help_shows_every_knob_with_its_meaning(capsys):
         (["eval", "{run}", "--split", "exam"], "exam"),
         (["solve", "{run}", "--input", "abca"], "expected two strings"),
         (["solve", "{run}", "--input", "abzz|abca"], "'z'"),
-        (["solve", "{run}", "--input", "ab|abca"], "letters, got 2"),
+        (["solve", "{run}", "--input", "abcabc|abca"], "letters, got 6"),
         (["solve", "{run}", "--input", "abca|abca", "--loops", "0"], "num_loops must be at least 1, got 0"),
         (["eval", "{run}", "--sets"], "edit-distance has no further test sets"),
         (["data"], "expected a verb first"),

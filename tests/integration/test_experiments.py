@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -111,16 +112,16 @@ from pathlib import Path
 from looped.experiments.runner import run_experiment
 from tests.integration.test_experiments import slow_experiment
 if __name__ == "__main__":
-    run_experiment(slow_experiment(int(sys.argv[2])), Path(sys.argv[1]), num_workers=2)
+    run_experiment(slow_experiment(), Path(sys.argv[1]), num_workers=2)
 """
 
 
-def slow_experiment(num_steps: int) -> Experiment:
-    """Two cells that train for as long as the test wants."""
+def slow_experiment() -> Experiment:
+    """Three cells for two workers, long enough to be stopped on the way."""
     experiment = smallest(laptop())
     cells = []
-    for cell in experiment.cells[:2]:
-        train = replace(cell.config.train, num_steps=num_steps, checkpoint_every=1, log_every=1)
+    for cell in experiment.cells[:3]:
+        train = replace(cell.config.train, num_steps=1500, checkpoint_every=1, log_every=100, eval_every=10_000)
         cells.append(replace(cell, config=replace(cell.config, train=train)))
     return replace(experiment, cells=tuple(cells))
 
@@ -131,24 +132,30 @@ def workers_of(parent: int) -> list[int]:
     return [int(line) for line in found.stdout.split()]
 
 
-def test_a_killed_runner_leaves_no_workers_and_a_table_that_can_be_finished(tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_runner_leaves_no_workers_and_a_second_start_finishes_the_table(how, tmp_path):
     script = tmp_path / "run.py"
     script.write_text(RUNNER)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "runs"), "1000000"], env=environment)
+    command = [sys.executable, str(script), str(tmp_path / "runs")]
+    process = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 90
     while len(list(tmp_path.glob("runs/*/checkpoints/step-*"))) < 3:
         assert time.monotonic() < deadline, "no checkpoints"
-        time.sleep(0.1)
+        time.sleep(0.02)
     workers = workers_of(process.pid)
     assert workers
-    process.kill()
-    process.wait()
+    if how == signal.SIGINT:
+        os.killpg(process.pid, how)  # what Ctrl-C does
+    else:
+        process.kill()
+    _, said = process.communicate(timeout=60)
     while any(Path(f"/proc/{pid}").exists() for pid in workers):
         assert time.monotonic() < deadline, "workers outlived the runner"
-        time.sleep(0.2)
-    for folder in (tmp_path / "runs").iterdir():
-        assert RunFolder(folder).newest_checkpoint() is not None
-    done = subprocess.run([sys.executable, str(script), str(tmp_path / "again"), "2"], env=environment)
-    assert done.returncode == 0
-    assert len(collect(slow_experiment(2), tmp_path / "again")) == 2
+        time.sleep(0.1)
+    assert said.count("Traceback") <= 1  # this script's own, for the KeyboardInterrupt
+    assert len(collect(slow_experiment(), tmp_path / "runs")) < 3, "nothing was left to finish"
+    stopped_at = [RunFolder(folder).newest_checkpoint() for folder in (tmp_path / "runs").iterdir()]
+    assert all(checkpoint is not None for checkpoint in stopped_at)
+    assert subprocess.run(command, env=environment, stderr=subprocess.DEVNULL).returncode == 0
+    assert len(collect(slow_experiment(), tmp_path / "runs")) == 3

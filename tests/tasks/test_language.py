@@ -229,6 +229,16 @@ class TestCorpus:
                 whole(str(path))
             assert "\n" not in str(caught.value)
 
+    def test_a_source_that_cannot_be_opened_is_named(self, tmp_path):
+        for name in ("train.txt", "valid.txt", "test.txt"):
+            (tmp_path / name).mkdir()
+        with pytest.raises(InputError, match=r"^cannot read .*/train\.txt: Is a directory$"):
+            Language(text=str(tmp_path)).tokens("train")
+        (tmp_path / "test.txt").rmdir()
+        (tmp_path / "test.txt").symlink_to(tmp_path / "gone")
+        with pytest.raises(InputError, match=r"^cannot read .*/test\.txt: No such file"):
+            Language(text=str(tmp_path)).tokens("test")
+
     def test_wrong_column(self, tmp_path):
         arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         parquet.write_table(arrow.table({"words": ["a"]}), tmp_path / "wrong.parquet")

@@ -179,7 +179,9 @@ def test_lengths_from_shortest_to_longest():
         ("abc", "a bar between"),
         ("abcd|ab|c", "a bar between"),
         ("abCd|abcd", "'C'"),
-        ("abc|abcd", "first string of 4 letters, got 3"),
+        ("abcda|abcd", "first string of 1 to 4 letters, got 5"),
+        ("|abcd", "first string of 1 to 4 letters, got 0"),
+        ("a|abcd", "second string of 1 to 3 letters, got 4"),
         ("abcd|abcdabc", "second string of 1 to 6 letters, got 7"),
     ],
 )
@@ -188,6 +190,17 @@ def test_what_cannot_be_read_is_said(text, said):
         EditDistance(length=4).parse(text)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("task", [EditDistance(length=8), LongestCommonSubsequence(length=8)])
+def test_strings_shorter_than_in_training_can_be_asked_about(task):
+    """In their tokens, pads and the equals sign last, they look as a task of mixed lengths has them."""
+    mixed = type(task)(length=8, min_length=1).sample(0, "train", range(200)).inputs
+    texts = [task.render(inputs) for inputs in mixed]
+    assert {len(text.partition("|")[0]) for text in texts} == set(range(1, 9))
+    for text, inputs in zip(texts, mixed, strict=True):
+        assert np.array_equal(task.parse(text), inputs)
+    assert task.render(task.parse("abca|bcca")) == "abca|bcca"
 
 
 @pytest.mark.parametrize(

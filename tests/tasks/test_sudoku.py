@@ -331,6 +331,7 @@ def test_the_papers_puzzle_is_read_in_lines_and_with_dots():
         (PUZZLE[:-1] + "x", "'x'"),
         ("0" * 81, "several"),
         ("11" + "0" * 79, "none"),
+        (next(all_solutions(PUZZLE)), "expected a board with an open cell"),
     ],
 )
 def test_what_is_no_puzzle_cannot_be_parsed(board, said):

@@ -9,6 +9,7 @@ from looped.errors import InputError
 from looped.tasks import sudoku_pool
 from looped.tasks.sudoku import Sudoku
 from looped.tasks.sudoku_files import read_puzzles
+from looped.tasks.sudoku_solver import geometry, solve_boards, workspace
 
 PUZZLE_4 = "0001102300003000"
 SOLUTION_4 = "2341142341323214"
@@ -47,6 +48,37 @@ def test_a_pool_is_seen_whole_before_anything_is_seen_again():
     assert (once == again).all()
     assert (once == other_seed).all()
     assert (once == Sudoku(pool=400, augment=False).sample(0, "train", range(300)).inputs).all()
+
+
+@pytest.mark.parametrize(
+    "task", [Sudoku(pool=1500, augment=False, difficulty="hard"), Sudoku(pool=1500, augment=False, clues=23)]
+)
+def test_all_suited_puzzles_of_a_pool_are_seen_before_any_again(task):
+    """The suited ones of the pool's 1500, over its shards, by the guesses and clues of each."""
+    everything = Sudoku(pool=1500, augment=False).sample(0, "test", range(1500)).inputs
+    _, _, guesses = solve_boards(everything.astype(np.int8), 2, geometry(9), workspace(9))
+    clues = np.count_nonzero(everything, axis=1)
+    suited = everything[guesses >= 4] if task.clues is None else everything[clues <= 23]
+    assert task.num_distinct("test") == len(suited) == task.held_out_size("test")
+    shown = task.sample(0, "test", range(len(suited) + 5)).inputs
+    # clues are added where a puzzle has too few, so that what is shown may only be more than its base
+    assert ((suited == 0) | (suited == shown[: len(suited)])).all()
+    assert task.clues is not None or (shown[: len(suited)] == suited).all()
+    assert ((suited[:5] == 0) | (suited[:5] == shown[len(suited) :])).all()
+    for index in (len(suited) - 1, 0, len(suited)):
+        assert (task.sample(0, "test", [index]).inputs[0] == shown[index]).all()
+
+
+def test_base_puzzles_are_what_a_set_is_counted_by():
+    assert Sudoku(pool=300).num_distinct("test") == Sudoku(pool=300).held_out_size("test") == 300
+    assert (Sudoku().num_distinct("test"), Sudoku().held_out_size("test")) == (100_000, 1000)
+    assert Sudoku(pool=0).num_distinct("test") is Sudoku(side=4).num_distinct("test") is None
+
+
+def test_a_pool_without_a_suited_puzzle_is_said():
+    assert Sudoku(pool=3, difficulty="hard").num_distinct("validation") == 0
+    with pytest.raises(InputError, match=r"validation puzzles .*difficulty hard.* none among 3"):
+        Sudoku(pool=3, difficulty="hard").sample(0, "validation", [0])
 
 
 def test_a_stopped_build_goes_on_and_a_damaged_shard_is_made_again(empty_cache):
@@ -132,6 +164,9 @@ def test_a_files_rows_are_split_without_overlap(tmp_path):
         for split in ("train", "validation", "test")
     }
     assert [len(puzzles) for puzzles in splits.values()] == [30, 5, 5]
+    assert [task.num_distinct(split) for split in splits] == [30, 5, 5]
+    assert task.held_out_size("test") == 5
+    assert Sudoku(file=str(path), file_role="test").num_distinct("test") == 40
     assert set.union(*splits.values()) == {puzzle for puzzle, _ in rows}
 
 

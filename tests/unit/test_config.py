@@ -79,6 +79,12 @@ def test_defining_fields_change_the_key(change):
     assert other.identity() != config.identity()
 
 
+def test_equal_configs_have_equal_keys():
+    one, same = (RunConfig(TASK, train=TrainConfig(learning_rate=rate)) for rate in (1, 1.0))
+    assert one == same
+    assert one.key == same.key
+
+
 def test_a_default_written_out_is_the_same_run():
     assert RunConfig(TASK, ModelConfig(dim=256)).key == RunConfig(TASK).key
 
@@ -100,6 +106,13 @@ IMPOSSIBLE = [
     (lambda: TrainConfig(size_schedule="random", size_choices=(9,)), "shares of the task's size"),
     (lambda: RunConfig(TASK, seed=-1), "seed must be in"),
     (lambda: EditDistance(length=0), "length must be in"),
+    (lambda: TrainConfig(weight_decay=-1.0), "weight_decay must not be negative, got -1.0"),
+    (lambda: TrainConfig(muon_weight_decay=-1.0), "muon_weight_decay must not be negative"),
+    (lambda: TrainConfig(learning_rate="fast"), "learning_rate must be a number, got 'fast'"),  # pyright: ignore
+    (lambda: TrainConfig(learning_rate=float("nan")), "learning_rate must be a number, got nan"),
+    (lambda: TrainConfig(num_examples=5.5), "num_examples must be a whole number, got 5.5"),  # pyright: ignore
+    (lambda: ModelConfig(dim=8.0), "dim must be a whole number, got 8.0"),  # pyright: ignore
+    (lambda: RunConfig(TASK, seed=1.5), "seed must be a whole number, got 1.5"),  # pyright: ignore
     (lambda: EditDistance(alphabet=3), "max_letters"),
 ]  # fmt: skip
 
