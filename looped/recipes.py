@@ -98,7 +98,7 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "muon_learning_rate": 0.01,
                 "warmup_steps": 50,
                 "batch_size": 64,
-                "num_steps": 3600,
+                "num_steps": 2800,
                 "ema_decay": 0.99,
                 "eval_every": 250,
             },

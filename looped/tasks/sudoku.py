@@ -183,7 +183,7 @@ class Sudoku(Task):
         require(self.render(self.parse(puzzle)) == puzzle, f"expected digits in one line, got {puzzle!r}")
         solutions = list(islice(all_solutions(puzzle), 2))
         _require_one(len(solutions), puzzle)
-        require(stated == solutions[0], f"expected the solution {solutions[0]} of {puzzle}, got {stated}")
+        require(stated == solutions[0], f"expected the solution {solutions[0]} of {puzzle}, got {stated!r}")
 
     def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """How many puzzles have how many clues, and what share is of which difficulty."""

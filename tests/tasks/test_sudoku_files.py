@@ -76,9 +76,10 @@ def test_base_puzzles_are_what_a_set_is_counted_by():
 
 
 def test_a_pool_without_a_suited_puzzle_is_said():
-    assert Sudoku(pool=3, difficulty="hard").num_distinct("validation") == 0
-    with pytest.raises(InputError, match=r"validation puzzles .*difficulty hard.* none among 3"):
-        Sudoku(pool=3, difficulty="hard").sample(0, "validation", [0])
+    """One minimal puzzle in 27 has no more than 22 clues: none of these three."""
+    assert Sudoku(pool=3, clues=22).num_distinct("validation") == 0
+    with pytest.raises(InputError, match=r"validation puzzles .*clues 22.* none among 3"):
+        Sudoku(pool=3, clues=22).sample(0, "validation", [0])
 
 
 def test_a_stopped_build_goes_on_and_a_damaged_shard_is_made_again(empty_cache):
