@@ -37,5 +37,6 @@ def test_the_python_example_runs():
 
 def test_links_lead_somewhere():
     root = Path(__file__).parents[2]
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
+    prose = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#]+)\)", prose):
         assert (root / target).exists(), target
