@@ -98,6 +98,10 @@ class Task(ABC):
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
         """One number per example and metric, from predicted classes (or values) of the shape of `batch.targets`."""
 
+    def curve(self, prediction: np.ndarray, batch: Batch) -> np.ndarray | None:
+        """(batch, places) numbers whose mean over the examples is a curve, such as the error after k points."""
+        return None
+
     @abstractmethod
     def parse(self, text: str) -> np.ndarray:
         """One example's inputs, (seq,) or (seq, input_size), from what a person types; `InputError` if it cannot be."""

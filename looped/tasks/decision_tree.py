@@ -66,10 +66,10 @@ class DecisionTree(Task):
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
         """The squared error at the query, divided by nothing, and by the dimensions (as it seems in the paper)."""
-        error = self.errors(prediction, batch)[:, -1]
+        error = self.curve(prediction, batch)[:, -1]
         return {"squared_error": error, "squared_error_over_dims": error / self.dims}
 
-    def errors(self, prediction: np.ndarray, batch: Batch) -> np.ndarray:
+    def curve(self, prediction: np.ndarray, batch: Batch) -> np.ndarray:
         """(batch, points) squared errors, divided by nothing; in column k after k examples. Their mean is the curve."""
         return np.square(np.asarray(prediction, dtype=np.float64) - batch.targets)[:, ::2, 0]
 

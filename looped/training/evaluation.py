@@ -83,17 +83,21 @@ def _read_outs(model: LoopModel, inputs: np.ndarray, loops: Sequence[int]) -> It
 def _measure(scores: Tensor, task: Task, batch: Batch) -> dict[str, np.ndarray]:
     """The task's metrics of each example and, for classes, the summed cross-entropy of its counted positions."""
     if task.spec.kind == "vectors":
-        return task.score(scores.cpu().numpy(), batch)
+        values = scores.cpu().numpy()
+        curve = task.curve(values, batch)
+        return task.score(values, batch) | ({} if curve is None else {"curve": curve})
     targets, mask = (torch.from_numpy(array).to(scores.device) for array in (batch.targets, batch.mask))
     losses = F.cross_entropy(scores.flatten(0, 1).float(), targets.flatten(), reduction="none").view_as(targets)
     metrics = task.score(scores.argmax(dim=-1).cpu().numpy(), batch)
     return {**metrics, "loss": (losses * mask).sum(dim=1).double().cpu().numpy()}
 
 
-def _summary(values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> dict[str, float]:
+def _summary(values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> dict[str, Any]:
     """Means over examples, the loss over counted positions, and the interval of the task's metric."""
-    losses = values.pop("loss", None)
-    row = {name: float(each.mean()) for name, each in values.items()}
+    losses, curve = values.pop("loss", None), values.pop("curve", None)
+    row: dict[str, Any] = {name: float(each.mean()) for name, each in values.items()}
+    if curve is not None:
+        row["curve"] = curve.mean(axis=0).tolist()
     if losses is not None:
         row["loss"] = float(losses.sum() / counts.sum())
         row["perplexity"] = _perplexity(row["loss"])

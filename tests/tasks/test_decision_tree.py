@@ -101,7 +101,7 @@ def test_errors_over_the_number_of_examples():
     task = DecisionTree(points=5, dims=4, depth=2)
     batch = task.sample(0, "test", range(8))
     prediction = np.random.default_rng(0).normal(size=batch.targets.shape)
-    errors, score = task.errors(prediction, batch), task.score(prediction, batch)
+    errors, score = task.curve(prediction, batch), task.score(prediction, batch)
     for row in range(8):
         for k in range(5):
             expected = (prediction[row, 2 * k, 0] - float(batch.targets[row, 2 * k, 0])) ** 2

@@ -9,6 +9,7 @@ import torch
 from looped.config import ModelConfig
 from looped.models import build_model
 from looped.tasks import EditDistance
+from looped.tasks.decision_tree import DecisionTree
 from looped.tasks.language import Language
 from looped.training.evaluation import EVALUATION_SEED, evaluate
 
@@ -67,3 +68,15 @@ def test_perplexity_counts_every_token_of_the_split_once(tmp_path, monkeypatch):
     assert row["low"] < row["perplexity"] < row["high"]
     frequent = np.unique(text[1:], return_counts=True)[1] / (len(text) - 1)
     assert report["baseline"] == pytest.approx(np.prod(frequent**-frequent))
+
+
+def test_the_trees_error_is_also_a_curve_over_the_examples_seen():
+    task = DecisionTree(points=6, dims=3, depth=2)
+    model = build_model(ModelConfig(dim=8, num_heads=2, num_loops=2), task.spec, seed=1)
+    (row,) = evaluate(model, task, "test", 40)["rows"]
+    batch = task.sample(EVALUATION_SEED, "test", range(40))
+    came = model(torch.from_numpy(batch.inputs)).detach().numpy()
+    for k in range(6):
+        errors = [(came[i, 2 * k, 0] - batch.targets[i, 2 * k, 0]) ** 2 for i in range(40)]
+        assert row["curve"][k] == pytest.approx(np.mean(errors), rel=1e-4)
+    assert row["squared_error"] == pytest.approx(row["curve"][-1])
