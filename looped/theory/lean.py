@@ -229,8 +229,16 @@ def modulated_minimal_block(
     layer = FeedForward(tuple(encode))
     count_thresholds(layer, grid, trifling(grid.cells) if epsilon is None else epsilon)
     layer.add("gone", -4 * base * layer.relu(row("id") + row("gone") - row("best") + HALF))
+    read_digits_and_labels(layer, grid, radix)
+    modulation, schedule = label_schedule(grid, ids, known)
+    decode = [row(f"out{i}") for i in range(1, grid.dim + 1)]
+    return _network(grid, encode, layer, decode, len(schedule), sharpness, (_counting_head(grid),), modulation)
+
+
+def read_digits_and_labels(layer: FeedForward, grid: Grid, radix: int) -> None:
+    """Append (fetched token, count) to the sequence id as one digit; add eta to every output once its id is reached."""
     fetched, count = layer.relu(row("best")), layer.relu(row("count"))
-    layer.add("seq", (radix - 1) * layer.relu(row("seq")) + fetched + base * count)
+    layer.add("seq", (radix - 1) * layer.relu(row("seq")) + fetched + grid.base * count)
     layer.add("best", -fetched)
     layer.add("count", -count)
     reached = step(layer, radix**grid.tokens * row("id") + row("seq") - row("c"), HALF)
@@ -238,13 +246,17 @@ def modulated_minimal_block(
         layer.add(f"out{i}", reached)
     layer.add("c", 1)
 
+
+def label_schedule(
+    grid: Grid, ids: Sequence[int], known: Mapping[int, Vector]
+) -> tuple[dict[str, list[Number]], list[Number]]:
+    """eta(t) that walks through the realizable ids and adds the difference of their labels, and the thresholds."""
     modulation, schedule = step_schedule(grid, [k - QUARTER for k in ids[1:]])
     lead = grid.cells - 1 + grid.tokens
     for i, labels in enumerate(zip(*(known[k] for k in ids), strict=True), 1):
         modulation[f"out{i}"] = [*[0] * lead, *[b - a for a, b in pairwise(labels)]]
     modulation["c"] = differences(schedule)
-    decode = [row(f"out{i}") for i in range(1, grid.dim + 1)]
-    return _network(grid, encode, layer, decode, len(schedule), sharpness, (_counting_head(grid),), modulation)
+    return modulation, schedule
 
 
 def _counting_head(grid: Grid) -> Head:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -20,9 +19,8 @@ from looped.theory.approximate import refuse_if_not_equivariant
 from looped.theory.engine import Engine
 from looped.theory.exact import HALF, FeedForward, Form, Head, LoopedNetwork, Size, row
 from looped.theory.ids import Function, Grid, TokenIds, Vector, label, number, tabulate
-from looped.theory.lean import count_thresholds, start_rows, step_schedule
+from looped.theory.lean import count_thresholds, label_schedule, read_digits_and_labels, start_rows
 from looped.theory.quantizer import trifling
-from looped.theory.streams import QUARTER, differences
 
 MOST_IDS = 100_000
 
@@ -105,21 +103,8 @@ def any_length_block(grid: Grid, known: dict[int, Vector]) -> LoopedNetwork:
     count_thresholds(layer, grid, trifling(grid.cells))
     chosen = row("id") + row("gone") - row("best") + HALF - (base + 1) * row("marker")
     layer.add("gone", -4 * base * layer.relu(chosen))
-    fetched, count = layer.relu(row("best")), layer.relu(row("count"))
-    layer.add("seq", (radix - 1) * layer.relu(row("seq")) + fetched + base * count)
-    layer.add("best", -fetched)
-    layer.add("count", -count)
-    index = radix**grid.tokens * row("id") + row("seq") - row("c")
-    reached = layer.relu(2 * index + 1) - layer.relu(2 * index)
-    for i in range(1, grid.dim + 1):
-        layer.add(f"out{i}", reached)
-    layer.add("c", 1)
-
-    modulation, schedule = step_schedule(grid, [k - QUARTER for k in ids[1:]])
-    lead = grid.cells - 1 + grid.tokens
-    for i, labels in enumerate(zip(*(known[k] for k in ids), strict=True), 1):
-        modulation[f"out{i}"] = [*[0] * lead, *[b - a for a, b in pairwise(labels)]]
-    modulation["c"] = differences(schedule)
+    read_digits_and_labels(layer, grid, radix)
+    modulation, schedule = label_schedule(grid, ids, known)
     key = row("id") + row("gone") - 4 * base * row("marker")
     selecting = Head(row("id"), key, row("one"), "best")
     counting = Head(Fraction(-unit, 2 * base) * row("gone") + unit * row("marker"), Form(), Form(), "count")

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from looped.errors import require
 from looped.models import LoopModel
 from looped.tasks import Batch, Split, Task
+from looped.training.objective import position_losses
 
 # Every run is measured on the same held-out examples, whatever seed it was trained from.
 EVALUATION_SEED = 0
@@ -87,7 +87,7 @@ def _measure(scores: Tensor, task: Task, batch: Batch) -> dict[str, np.ndarray]:
         curve = task.curve(values, batch)
         return task.score(values, batch) | ({} if curve is None else {"curve": curve})
     targets, mask = (torch.from_numpy(array).to(scores.device) for array in (batch.targets, batch.mask))
-    losses = F.cross_entropy(scores.flatten(0, 1).float(), targets.flatten(), reduction="none").view_as(targets)
+    losses = position_losses(scores, targets)
     metrics = task.score(scores.argmax(dim=-1).cpu().numpy(), batch)
     return {**metrics, "loss": (losses * mask).sum(dim=1).double().cpu().numpy()}
 

@@ -33,13 +33,16 @@ def to_device(batch: Batch, device: torch.device) -> TensorBatch:
 
 
 def loop_loss(scores: Tensor, batch: TensorBatch) -> Tensor:
-    """Mean over the counted positions: cross-entropy of class scores, or squared error of values."""
+    """Mean over the counted positions."""
     weight = batch.mask.to(scores.dtype)
-    if batch.targets.is_floating_point():
-        each = (scores - batch.targets.to(scores.dtype)).square().mean(dim=-1)
-    else:
-        each = F.cross_entropy(scores.flatten(0, 1), batch.targets.flatten(), reduction="none").view_as(batch.targets)
-    return (each * weight).sum() / weight.sum()
+    return (position_losses(scores, batch.targets) * weight).sum() / weight.sum()
+
+
+def position_losses(scores: Tensor, targets: Tensor) -> Tensor:
+    """(batch, seq): the cross-entropy of class scores, or the squared error of values, at every position."""
+    if targets.is_floating_point():
+        return (scores - targets.to(scores.dtype)).square().mean(dim=-1)
+    return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
 
 
 def objective(model: LoopModel, batch: TensorBatch, num_loops: int, config: TrainConfig) -> Outcome:
