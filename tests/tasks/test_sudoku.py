@@ -22,13 +22,6 @@ PUZZLE = "1005037006030080900000098000100000008761000000000060000000000070809076
 SOLUTION_4 = "2341142341323214"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOOPED_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def real_rows():
     path = Path(os.environ.get("LOOPED_DATA", "/nonexistent"), "sudoku/real_puzzles.csv.gz")

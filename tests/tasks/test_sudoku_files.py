@@ -15,13 +15,6 @@ PUZZLE_4 = "0001102300003000"
 SOLUTION_4 = "2341142341323214"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOOPED_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture
 def empty_cache(tmp_path, monkeypatch):
     """A cache folder of the test's own, and nothing in memory either."""
