@@ -14,6 +14,7 @@ _HOMES = {
     "looped.errors": ("InputError",),
     "looped.inference": ("Frame", "Run", "load_run", "solve"),
     "looped.models": ("LoopModel", "LoopStack", "build_model"),
+    "looped.pretrained": ("load",),
     "looped.recipes": ("recipe",),
     "looped.tasks": ("TASKS", "Batch", "Spec", "Task"),
     "looped.training": ("Trainer", "evaluate", "train"),
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from looped.errors import InputError
     from looped.inference import Frame, Run, load_run, solve
     from looped.models import LoopModel, LoopStack, build_model
+    from looped.pretrained import load
     from looped.recipes import recipe
     from looped.tasks import TASKS, Batch, Spec, Task
     from looped.training import Trainer, evaluate, train

@@ -10,8 +10,11 @@ import torch
 from looped.config import RunConfig
 from looped.errors import require
 from looped.models import LoopModel, build_model
-from looped.tasks import Task
+from looped.tasks import Batch, Task
+from looped.training.engine import set_engine
+from looped.training.evaluation import EVALUATION_SEED
 from looped.training.folder import RunFolder
+from looped.training.schedules import trained_size
 from looped.training.trainer import load_weights, run_weights
 
 
@@ -23,10 +26,21 @@ class Run:
     model: LoopModel
     step: int
     """training steps behind the weights"""
+    name: str = ""
+    """its folder, or the name of a shipped model"""
+    kept: Batch | None = None
+    """the first test examples, where they came with the weights"""
 
     @property
     def task(self) -> Task:
         return self.config.task
+
+    def test_example(self, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of a test example by its number."""
+        if self.kept is not None and 0 <= index < len(self.kept.inputs):
+            return self.kept.inputs[index], self.kept.targets[index]
+        drawn = self.task.sample(EVALUATION_SEED, "test", [index], trained_size(self.config))
+        return drawn.inputs[0], drawn.targets[0]
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,8 @@ class Frame:
     """probability of the answer's classes, averaged over the positions that count (1 for values)"""
     change: float
     """how far the state moved in this loop, relative to its size"""
+    probabilities: np.ndarray
+    """(seq,) the probability of each position's class (1 for values, and where what was asked stands)"""
 
 
 def load_run(path: str | Path, device: str | torch.device = "cpu") -> Run:
@@ -51,7 +67,14 @@ def load_run(path: str | Path, device: str | torch.device = "cpu") -> Run:
     model = build_model(config.model, config.task.spec)
     step, weights = run_weights(folder)
     load_weights(model, weights, str(path))
-    return Run(config, model.to(device).eval(), step)
+    return Run(config, on_device(model, device), step, str(path))
+
+
+def on_device(model: LoopModel, device: str | torch.device) -> LoopModel:
+    """A model ready to answer there, by the fastest engine for it."""
+    model = model.to(device).eval()
+    set_engine(model, "auto", next(model.parameters()).device)
+    return model
 
 
 @torch.no_grad()  # as a decorator, it holds while the generator works and not while its caller does
@@ -64,13 +87,13 @@ def solve(model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | Non
     for t, state in enumerate(model.iterate(batch, num_loops)):
         scores = model.read_out(state)[0]
         if task.spec.kind == "tokens":
-            likeliest, classes = scores.float().softmax(dim=-1).max(dim=-1)
-            confidence = float(likeliest.cpu().numpy()[counted].mean()) if counted.any() else 1.0
+            likeliest, classes = (each.cpu().numpy() for each in scores.float().softmax(dim=-1).max(dim=-1))
+            confidence = float(likeliest[counted].mean()) if counted.any() else 1.0
             # Where no answer is read the model says nothing of worth: what was asked stands there.
-            outputs = np.where(counted, classes.cpu().numpy(), inputs)
+            outputs, probabilities = np.where(counted, classes, inputs), np.where(counted, likeliest, 1.0)
         else:
-            outputs, confidence = scores.cpu().numpy(), 1.0
+            outputs, confidence, probabilities = scores.cpu().numpy(), 1.0, np.ones(len(inputs))
         moved = state if before is None else state - before
         change = float(moved.norm() / state.norm().clamp(min=1e-30))
         before = state
-        yield Frame(t + 1, outputs, task.answer(outputs), confidence, change)
+        yield Frame(t + 1, outputs, task.answer(outputs), confidence, change, probabilities)

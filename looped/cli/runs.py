@@ -1,6 +1,7 @@
 """`looped train`, `looped eval` and `looped solve`."""
 
-from dataclasses import dataclass, field, make_dataclass
+import sys
+from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -59,8 +60,8 @@ _OUT_HELP = "the run's folder (default: runs/ and a name made of the config)"
 class EvalCommand:
     """Measure a trained run on held-out examples."""
 
-    run: tyro.conf.Positional[Path]
-    """folder of a trained run"""
+    run: tyro.conf.Positional[str]
+    """folder of a trained run, or a name that looped models lists"""
     loops: tuple[int, ...] = ()
     """loop counts to measure at (default: the trained one)"""
     split: Literal["train", "validation", "test"] = "test"
@@ -79,16 +80,19 @@ def evaluate(arguments: list[str]) -> None:
     command = parse(EvalCommand, arguments, "looped eval")
 
     from looped import training
-    from looped.inference import load_run
+    from looped.pretrained import load_any
     from looped.training.engine import choose_device
+    from looped.training.schedules import trained_size
 
-    run = load_run(command.run, choose_device(command.device))
+    run = load_any(command.run, choose_device(command.device))
     sets = run.task.test_sets() if command.sets else {}
     require(bool(sets) or not command.sets, f"{run.task.name} has no further test sets")
-    reports = {
-        name: training.evaluate(run.model, task, command.split, command.size, command.loops or None)
-        for name, task in (sets or {"": run.task}).items()
-    }
+    reports = {}
+    for name, task in (sets or {"": run.task}).items():
+        size = trained_size(replace(run.config, task=task))
+        reports[name] = training.evaluate(
+            run.model, task, command.split, command.size, command.loops or None, example_size=size
+        )
     for report in reports.values():
         report["step"] = run.step
     unfinished = run.step < run.config.train.num_steps
@@ -111,39 +115,54 @@ def _readable(report: dict[str, Any], name: str) -> str:
 
 @dataclass(frozen=True)
 class SolveCommand:
-    """Ask a trained run, and see its answer after every loop."""
+    """Ask a trained run, and see its answer after every loop: played on a terminal, in lines elsewhere."""
 
-    run: tyro.conf.Positional[Path]
-    """folder of a trained run"""
+    run: tyro.conf.Positional[str]
+    """folder of a trained run, a name that looped models lists, or a task, which stands for its best shipped model"""
     input: str | None = None
     """the question, such as abca|bcca (default: a test example)"""
     index: int = 0
     """number of the test example that is asked without an input"""
     loops: int | None = None
     """loops to run (default: the trained number)"""
+    delay: float | None = None
+    """seconds between loops on a terminal (default: 0.15, or less where five seconds would be over)"""
     json: bool = False
     """print one JSON object"""
 
 
 def solve(arguments: list[str]) -> None:
     command = parse(SolveCommand, arguments, "looped solve")
+    require(command.delay is None or 0 <= command.delay <= 60, f"delay must be in 0..60 seconds, got {command.delay}")
 
     from looped import inference
-    from looped.training.evaluation import EVALUATION_SEED
+    from looped.pretrained import load_any
 
-    run = inference.load_run(command.run)
+    run = load_any(command.run)
     truth = None
     if command.input is not None:
         inputs = run.task.parse(command.input)
     else:
-        example = run.task.sample(EVALUATION_SEED, "test", [command.index])
-        inputs, truth = example.inputs[0], run.task.answer(example.targets[0])
+        inputs, targets = run.test_example(command.index)
+        truth = run.task.answer(targets)
     frames = list(inference.solve(run.model, run.task, inputs, command.loops))
-    steps = [{"loop": f.loop, "answer": f.answer, "confidence": f.confidence, "change": f.change} for f in frames]
-    lines = [
-        run.task.render(inputs),
-        *(f"loop {f.loop:>4}   {f.answer}   confidence {f.confidence:.3f}   change {f.change:.3f}" for f in frames),
-        *([] if truth is None else [f"truth       {truth}"]),
-    ]
-    asked = {"task": run.task.name, "input": run.task.render(inputs), "truth": truth, "step": run.step}
-    show({**asked, "answer": frames[-1].answer, "frames": steps}, "\n".join(lines), as_json=command.json)
+    if command.json:
+        steps = [{"loop": f.loop, "answer": f.answer, "confidence": f.confidence, "change": f.change} for f in frames]
+        asked = {"task": run.task.name, "run": run.name, "input": run.task.render(inputs), "truth": truth}
+        show({**asked, "step": run.step, "answer": frames[-1].answer, "frames": steps}, "", as_json=True)
+        return
+
+    from rich.console import Console
+
+    from looped.cli.board import Play, final_board, show_live
+
+    play, console = Play(run.name, run.task, inputs, frames, truth), Console()
+    if sys.stdout.isatty() and not console.is_dumb_terminal:
+        show_live(play, console, command.delay)
+        return
+    print(run.task.render(inputs))
+    for frame in frames:
+        print(f"loop {frame.loop:>4}   {frame.answer}   confidence {frame.confidence:.3f}   change {frame.change:.3f}")
+    if truth is not None:
+        print(f"truth       {truth}")
+    final_board(play, console)

@@ -1,0 +1,126 @@
+"""What a model answers, loop by loop, on a terminal: a Sudoku board, and for every other task a table."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:  # it would load torch, which the player has no use for
+    from looped.inference import Frame
+    from looped.tasks import Task
+
+SECONDS_PER_LOOP = 0.15
+LONGEST_SECONDS = 5.0
+"""of a whole play, unless a delay is chosen"""
+
+SURE, LIKELY = 0.9, 0.5
+STYLES = {"given": "bold", "sure": "green", "likely": "yellow", "unsure": "bright_black", "against the rules": "red"}
+ASCII = str.maketrans("┌┬┐├┼┤└┴┘─│·", "+++++++++-|.")
+
+
+@dataclass(frozen=True)
+class Play:
+    """One question, and the answers to it."""
+
+    title: str
+    task: "Task"
+    inputs: np.ndarray
+    frames: Sequence["Frame"]
+    truth: str | None = None
+
+
+View = Callable[[Play, int, Console], RenderableType]
+"""Draws the answer after a loop, by its place in `frames`."""
+
+
+def show_live(play: Play, console: Console, delay: float | None = None) -> None:
+    """Draw loop after loop in one place; the last one stays."""
+    view = VIEWS.get(play.task.name, table)
+    if delay is None:
+        delay = min(SECONDS_PER_LOOP, LONGEST_SECONDS / len(play.frames))
+    with Live(console=console, auto_refresh=False) as live:
+        for place in range(len(play.frames)):
+            live.update(view(play, place, console), refresh=True)
+            if place + 1 < len(play.frames):
+                time.sleep(delay)
+
+
+def final_board(play: Play, console: Console) -> None:
+    """The last answer of a task that has a board, without colours or movement; of another one nothing."""
+    if play.task.name in VIEWS:
+        console.print(_grid(play, len(play.frames) - 1, console))
+
+
+def board(play: Play, place: int, console: Console) -> RenderableType:
+    """A Sudoku: the given digits, and the model's own coloured by how sure it is, or red where they break a rule."""
+    frame = play.frames[place]
+    broken = int(rule_breakers(play.task, frame.outputs)[play.inputs == 0].sum())  # the given cells are not to blame
+    state = Text(f"cells against the rules: {broken}", "red") if broken else Text("solved", "bold green")
+    if not broken and (frame.outputs == 0).any():
+        state = Text(f"open cells: {int((frame.outputs == 0).sum())}")
+    numbers = Text(f"confidence {frame.confidence:.3f}   ").append_text(state)
+    legend = Text("   ").join(Text(*each) for each in STYLES.items())
+    return Group(_heading(play, place), "", _grid(play, place, console), "", numbers, legend)
+
+
+def rule_breakers(task: "Task", digits: np.ndarray) -> np.ndarray:
+    """(cells,) booleans: whether another cell of the same row, column or box has the same digit."""
+    same = (digits[:, None] == digits) & (digits > 0) & ~np.eye(len(digits), dtype=np.bool_)
+    units = [np.array(ids) for ids in task.spec.coordinates[1:]]
+    return (same & np.any([ids[:, None] == ids for ids in units], axis=0)).any(axis=1)
+
+
+def table(play: Play, place: int, console: Console) -> RenderableType:
+    """Any task: the latest answers that fit on the screen, in green where they are right."""
+    room = max(1, console.height - 8)
+    rows = Table("loop", "answer", "confidence", "change", box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for frame in play.frames[max(0, place + 1 - room) : place + 1]:
+        colour = "green" if frame.answer == play.truth else ""
+        rows.add_row(str(frame.loop), Text(frame.answer, colour), f"{frame.confidence:.3f}", f"{frame.change:.3f}")
+    question, *more = play.task.render(play.inputs).splitlines() or [""]
+    asked = Text(question + (f" ... ({len(more)} more lines)" if more else ""), no_wrap=True, overflow="ellipsis")
+    truth = [] if play.truth is None else ["", Text(f"truth: {play.truth}")]
+    return Group(_heading(play, place), asked, "", rows, *truth)
+
+
+VIEWS: dict[str, View] = {"sudoku": board}
+
+
+def _heading(play: Play, place: int) -> Text:
+    return Text(play.title, "bold").append(f"   loop {play.frames[place].loop} of {len(play.frames)}", "not bold")
+
+
+def _grid(play: Play, place: int, console: Console) -> Text:
+    """The board's lines and digits."""
+    frame = play.frames[place]
+    side = math.isqrt(len(play.inputs))
+    box = math.isqrt(side)
+    wrong = rule_breakers(play.task, frame.outputs)
+    rules = [left + middle.join(["─" * (2 * box + 1)] * box) + right for left, middle, right in ("┌┬┐", "├┼┤", "└┴┘")]
+    pieces: list[tuple[str, str]] = []
+    for cell, digit in enumerate(frame.outputs.tolist()):
+        row, column = divmod(cell, side)
+        if column == 0 and row % box == 0:
+            pieces.append((rules[min(row, 1)] + "\n", "dim"))
+        if column % box == 0:
+            pieces.append(("│ ", "dim"))
+        kind = "given" if play.inputs[cell] else _kind(frame.probabilities[cell], wrong[cell])
+        pieces.append((f"{digit or '·'} ", STYLES[kind]))
+        if column == side - 1:
+            pieces.append(("│\n", "dim"))
+    pieces.append((rules[2], "dim"))
+    plain = console.options.ascii_only
+    return Text.assemble(*((text.translate(ASCII) if plain else text, style) for text, style in pieces))
+
+
+def _kind(probability: float, wrong: bool) -> str:
+    if wrong:
+        return "against the rules"
+    return "sure" if probability >= SURE else "likely" if probability >= LIKELY else "unsure"
