@@ -1,56 +1,184 @@
-"""`looped paper list|run|status|report`."""
+"""`looped paper list|run|status|collect|report`."""
 
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from looped.cli.parsing import leading_name, parse, show
+from looped.errors import require
+
+if TYPE_CHECKING:
+    from looped.experiments.results import Record
+    from looped.experiments.spec import Experiment
 
 
 @dataclass(frozen=True)
 class PaperCommand:
     """Experiments, from training to the report."""
 
-    experiment: tyro.conf.Positional[str] = "laptop"
-    """which one (looped paper list names them)"""
+    experiments: tyro.conf.Positional[tuple[str, ...]] = ()
+    """which ones (looped paper list names them; all but run may do without)"""
+    scale: str | None = None
+    """smoke, laptop, gpu or paper (default: laptop; of list paper; of report every one that has results)"""
+    cells: tuple[str, ...] = ()
+    """only the cells that fit these patterns of ROW:COLUMN, such as 'ED40:*' or '*:timestep*'"""
+    seeds: int = 1
+    """seeds of every cell: 0, 1, ..."""
     root: Path = Path("runs")
     """folder of the runs"""
+    results: Path = Path("results")
+    """folder of collected records, one file per run"""
     out: Path = Path("report")
     """folder of the report"""
     workers: int | None = None
-    """cells trained at a time (default: one per core)"""
+    """runs at a time (default: one per GPU, or one per core)"""
+    minutes: float | None = None
+    """with run: stop cleanly after this long; the same command goes on"""
     readme: Path | None = None
-    """with report: also put the table between the marks of this README"""
+    """with report: also put the table of the one experiment between the marks of this README"""
+    replace: bool = False
+    """with collect: put new records in the place of different ones of the same run"""
     json: bool = False
     """print one JSON object"""
 
 
+VERBS = {
+    "list": lambda command: _list(command),
+    "run": lambda command: _run(command),
+    "status": lambda command: _status(command),
+    "collect": lambda command: _collect(command),
+    "report": lambda command: _report(command),
+}
+
+
 def paper(arguments: list[str]) -> None:
-    verb, rest = leading_name(arguments, "verb", ("list", "run", "status", "report"), "looped paper VERB --help")
-    command = parse(PaperCommand, rest, f"looped paper {verb}")
+    verb, rest = leading_name(arguments, "verb", VERBS, "looped paper VERB --help")
+    VERBS[verb](parse(PaperCommand, rest, f"looped paper {verb}"))
 
-    from looped.experiments.tables import EXPERIMENTS, experiment
 
-    if verb == "list":
-        listed = [make() for make in EXPERIMENTS.values()]
-        lines = [f"{one.id}: {one.title} ({len(one.cells)} cells)" for one in listed]
-        show({"experiments": [one.to_json() for one in listed]}, "\n".join(lines), as_json=command.json)
+def _chosen(command: PaperCommand, scale: str) -> "list[Experiment]":
+    """The experiments of a command, or all of them, with the cells that were asked for."""
+    from looped.experiments.paper import EXPERIMENTS, experiment
+
+    made = [experiment(name, command.scale or scale) for name in command.experiments or EXPERIMENTS]
+    require(
+        not command.cells or len(made) == 1,
+        f"--cells goes with one experiment, got {len(made)}: expected its name first",
+    )
+    return [one.select(command.cells) for one in made]
+
+
+def _list(command: PaperCommand) -> None:
+    listed = _chosen(command, "paper")
+    if command.json:
+        show({"experiments": [one.to_json() for one in listed]}, "", as_json=True)
         return
-    chosen = experiment(command.experiment)
-    if verb == "report":
-        from looped.experiments.report import write_readme, write_report
 
-        path = write_report(chosen, command.root, command.out)
-        if command.readme is not None:
-            write_readme(chosen, command.root, command.readme)
-        show({"page": str(path)}, str(path), as_json=command.json)
-        return
+    from looped.experiments.scales import estimated_seconds
 
-    from looped.experiments.runner import run_experiment, status
+    rows = [("id", "cells", "runs", "work", "title")]
+    for one in listed:
+        configs = one.configs()
+        seconds = sum(estimated_seconds(config, one.scale) for config in configs)
+        rows.append((one.id, str(len(one.cells)), str(len(configs)), _duration(seconds), one.title))
+    widths = [max(len(row[place]) for row in rows) for place in range(4)]
+    lines = [
+        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}"
+        for row in rows
+    ]
+    on = "one CPU core" if listed[0].scale in ("smoke", "laptop") else "one H200"
+    note = f"\nscale {listed[0].scale}; work: training on {on}, computed from its operations and a measured speed"
+    print("\n".join([*lines, note]))
 
-    if verb == "run":
-        run_experiment(chosen, command.root, command.workers)
-    state = status(chosen, command.root)
-    lines = [f"{cell['row']}, {cell['column']}: {cell['state']}" for cell in state]
-    show({"experiment": chosen.id, "cells": state}, "\n".join(lines), as_json=command.json)
+
+def _duration(seconds: float) -> str:
+    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def _run(command: PaperCommand) -> None:
+    from looped.experiments.paper import EXPERIMENTS
+    from looped.experiments.runner import run_experiment
+
+    require(bool(command.experiments), f"expected an experiment to run, one of {', '.join(EXPERIMENTS)}, or several")
+    chosen, started = _chosen(command, "laptop"), time.monotonic()
+    for experiment in chosen:
+        finished = run_experiment(
+            experiment,
+            command.root,
+            results=command.results,
+            num_seeds=command.seeds,
+            num_workers=command.workers,
+            minutes=command.minutes,
+            started=started,
+        )
+        if not finished:
+            break
+    _show_status(command, chosen)
+
+
+def _status(command: PaperCommand) -> None:
+    _show_status(command, _chosen(command, "laptop"))
+
+
+def _show_status(command: PaperCommand, experiments: "Iterable[Experiment]") -> None:
+    from looped.experiments.runner import status
+
+    found: list[dict[str, Any]] = []
+    lines = []
+    for experiment in experiments:
+        cells = status(experiment, command.root, command.results, command.seeds)
+        found.append({"id": experiment.id, "scale": experiment.scale, "cells": cells})
+        done = sum(cell["finished"] for cell in cells)
+        lines.append(f"{experiment.id}, {experiment.scale} scale: {done} of {len(cells)} cells finished")
+        for cell in cells:
+            seed = f", seed {cell['seed']}" if command.seeds > 1 else ""
+            lines.append(f"  {cell['row']}, {cell['column']}{seed}: {cell['state']}")
+    show({"experiments": found}, "\n".join(lines), as_json=command.json)
+
+
+def _collect(command: PaperCommand) -> None:
+    from looped.experiments.results import collect, load_records, run_key
+
+    records = load_records(None, command.root)
+    require(bool(records), f"no record of a finished run under {command.root}")
+    if command.experiments or command.scale or command.cells:
+        wanted = {run_key(config) for one in _chosen(command, "laptop") for config in one.configs(command.seeds)}
+        records = {key: record for key, record in records.items() if key in wanted}
+    written = collect(records.values(), command.results, replaced=command.replace)
+    text = "\n".join([*map(str, written), f"{len(written)} records new or changed in {command.results}"])
+    show({"written": [str(path) for path in written]}, text, as_json=command.json)
+
+
+def _report(command: PaperCommand) -> None:
+    from looped.experiments.report import write_readme, write_report
+    from looped.experiments.results import load_records
+
+    records = load_records(command.results, command.root)
+    found = any(record.finished for record in records.values())
+    require(found, f"nothing to report: no record of a finished run in {command.results} or under {command.root}")
+    chosen = _chosen(command, "laptop") if command.scale else _with_records(command, records)
+    require(command.readme is None or len(chosen) == 1, "--readme goes with one experiment: expected its name first")
+    page = write_report(chosen, records, command.out)
+    if command.readme is not None:
+        write_readme(chosen[0], records, command.readme)
+    show({"page": str(page)}, str(page), as_json=command.json)
+
+
+def _with_records(command: PaperCommand, records: "dict[str, Record]") -> "list[Experiment]":
+    """At every scale but smoke what has results, and once what has none."""
+    from looped.experiments.results import run_key
+
+    known = {run_key(replace(record.config, seed=0)) for record in records.values() if record.finished}
+    found = []
+    made = {scale: _chosen(replace(command, scale=scale), scale) for scale in ("laptop", "gpu", "paper")}
+    for experiments in zip(*made.values(), strict=True):
+        begun = [one for one in experiments if any(run_key(config) in known for config in one.configs())]
+        found += begun or experiments[:1]
+    return found

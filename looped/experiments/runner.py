@@ -2,154 +2,266 @@
 
 import multiprocessing
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 from looped.config import RunConfig
 from looped.errors import InputError, require
-from looped.experiments.spec import Cell, Experiment
-from looped.files import read_json, save_json
+from looped.experiments.claims import FOLDER as CLAIMS
+from looped.experiments.claims import is_claimed
+from looped.experiments.examine import lacking
+from looped.experiments.results import Record, Value, cell_value, load_records, run_key
+from looped.experiments.spec import Experiment
+from looped.experiments.worker import Outcome, finish_cell, start_worker
+from looped.training.flops import estimated_flops
 from looped.training.folder import RunFolder
-from looped.training.log import records
+from looped.training.log import records as log_records
 
 REFRESH_SECONDS = 1.0
 PLAIN_LINE_SECONDS = 20.0
+WAIT_FOR_OTHERS_SECONDS = 2.0
 
 
-def cell_folder(root: Path, cell: Cell) -> Path:
-    return root / cell.config.folder_name
+@dataclass
+class Work:
+    """The runs of an experiment that are still to be done, and what became of the others."""
+
+    experiment: Experiment
+    root: Path
+    waiting: list[RunConfig]
+    labels: dict[RunConfig, str]
+    stop_at: float | None = None
+    running: dict["Future[Outcome]", tuple[RunConfig, "Seat"]] = field(default_factory=dict)
+    elsewhere: list[RunConfig] = field(default_factory=list)
+    """being done by another runner"""
+    failed: dict[RunConfig, str] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def out_of_time(self) -> bool:
+        return self.stop_at is not None and time.monotonic() > self.stop_at
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self.started:4.0f} s] {text}", file=sys.stderr, flush=True)
 
 
-def read_test(root: Path, cell: Cell) -> dict[str, Any] | None:
-    """The finished test of a cell, or None."""
-    path = cell_folder(root, cell) / "test.json"
-    return read_json(path) if path.exists() else None
+def run_experiment(
+    experiment: Experiment,
+    root: Path,
+    *,
+    results: Path | None = None,
+    num_seeds: int = 1,
+    num_workers: int | None = None,
+    minutes: float | None = None,
+    started: float | None = None,
+) -> bool:
+    """Finish every cell under `root`; returns whether all are, which a time limit may prevent.
+
+    The limit's minutes count from `started`, a time of the monotonic clock (default: now).
+    """
+    require(num_workers is None or num_workers >= 1, f"workers must be at least 1, got {num_workers}")
+    require(num_seeds >= 1, f"seeds must be at least 1, got {num_seeds}")
+    require(minutes is None or minutes > 0, f"minutes must be positive, got {minutes}")
+    known = load_records(results, root)
+    configs = experiment.configs(num_seeds)
+    missing = [config for config in configs if lacking(known.get(run_key(config)), config, experiment.measures)]
+    for config in missing:
+        RunFolder(root / config.folder_name).check(config)
+    devices = _devices(missing)
+    num_workers = min(num_workers or len(devices) or os.cpu_count() or 1, max(1, len(missing)))
+    what = f"{experiment.title} ({experiment.scale} scale)"
+    print(f"{what}: {len(missing)} of {len(configs)} runs to do, {num_workers} at a time", file=sys.stderr, flush=True)
+    if not missing:
+        return True
+    # Seed by seed; of each the longest first, so that the last worker does not sit alone at the end.
+    missing.sort(key=lambda config: (config.seed, -estimated_flops(config)))
+    stop_at = None if minutes is None else (started or time.monotonic()) + 60 * minutes
+    work = Work(experiment, root, missing, _labels(experiment, configs, num_seeds), stop_at)
+    _with_workers(work, num_workers, devices)
+    if work.failed:
+        config, reason = next(iter(work.failed.items()))
+        others = f" (and {len(work.failed) - 1} more)" if len(work.failed) > 1 else ""
+        raise InputError(f"{work.labels[config]}{others} could not be finished: {reason}")
+    return not (work.waiting or work.running or work.elsewhere)
 
 
-def status(experiment: Experiment, root: Path) -> list[dict[str, Any]]:
-    """How far each cell is: its test result, its step, or not begun."""
-    rows = []
+class Seat:
+    """Where one run at a time is worked on: a process on the CPU, or one after the other on a GPU of its own.
+
+    A GPU's memory and compiled code go with their process, so that no run sees what another has left.
+    """
+
+    def __init__(self, stop: Event, device: str | None) -> None:
+        self.stop, self.device = stop, device
+        self.pool = self._new_pool()
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), start_worker, (self.stop, self.device)
+        )  # fmt: skip
+
+    def begin(self, config: RunConfig, work: Work) -> "Future[Outcome]":
+        return self.pool.submit(finish_cell, config, str(work.root), work.experiment.measures)
+
+    def clear(self) -> None:
+        if self.device is not None:
+            self.pool.shutdown()
+            self.pool = self._new_pool()
+
+
+def _with_workers(work: Work, num_workers: int, devices: list[str]) -> None:
+    """Start workers, let them work, and see to it that none outlives this process."""
+    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // num_workers))  # inherited by the workers
+    stop = multiprocessing.get_context("spawn").Event()
+    seats = [Seat(stop, devices[number % len(devices)] if devices else None) for number in range(num_workers)]
+    try:
+        _work_through(work, list(seats))
+    except BrokenProcessPool:
+        raise InputError("a worker was killed (out of memory?); the same command goes on") from None
+    finally:
+        if work.running:  # those that train stop after their step, with a checkpoint; those that test at once
+            stop.set()
+        for seat in seats:
+            seat.pool.shutdown()
+
+
+def _work_through(work: Work, free: list[Seat]) -> None:
+    """Keep every worker busy and show how far the runs are.
+
+    A run is handed over when a worker is free for it, so that none is left in a queue when the work is stopped.
+    """
+    shown = 0.0
+    while work.waiting or work.running or work.elsewhere:
+        if work.out_of_time:
+            work.say("out of time: stopping with checkpoints; the same command goes on")
+            return
+        while work.waiting and free:
+            config, seat = work.waiting.pop(0), free.pop()
+            work.running[seat.begin(config, work)] = config, seat
+        if not work.running:
+            _look_for_others(work)
+            time.sleep(WAIT_FOR_OTHERS_SECONDS if work.elsewhere else 0)
+        done, _ = wait(work.running, REFRESH_SECONDS, FIRST_COMPLETED)
+        for job in done:
+            outcome = job.result()
+            config, seat = work.running.pop(job)
+            seat.clear()
+            free.append(seat)
+            _take_in(work, config, outcome)
+        if time.monotonic() - shown > PLAIN_LINE_SECONDS:
+            shown = time.monotonic()
+            _show_running(work)
+
+
+def _take_in(work: Work, config: RunConfig, outcome: Outcome) -> None:
+    if outcome.state == "busy":
+        work.elsewhere.append(config)
+    elif outcome.state == "failed":
+        work.failed[config] = outcome.text
+        work.say(f"{work.labels[config]}: {outcome.text}")
+    elif outcome.state == "stopped":
+        raise InputError(f"{work.labels[config]} was stopped from outside; the same command goes on")
+    else:
+        work.say(f"{work.labels[config]}: {outcome.text}")
+
+
+def _look_for_others(work: Work) -> None:
+    """Take up what another runner has left unfinished; what it has finished is finished."""
+    known = load_records(None, work.root)
+    for config in list(work.elsewhere):
+        done = not lacking(known.get(run_key(config)), config, work.experiment.measures)
+        if done or not is_claimed(work.root, config.folder_name):
+            work.elsewhere.remove(config)
+            if done:
+                work.say(f"{work.labels[config]}: finished by another runner")
+            else:
+                work.waiting.append(config)
+
+
+def _show_running(work: Work) -> None:
+    parts = []
+    for config, _ in work.running.values():
+        step = last_step(work.root, config)
+        if step:
+            doing = "testing" if step == config.train.num_steps else f"{100 * step // config.train.num_steps} %"
+            parts.append(f"{work.labels[config]} {doing}")
+    if parts:
+        work.say("; ".join(parts))
+    elif work.elsewhere and not work.running:
+        work.say(f"waiting for another runner: {'; '.join(work.labels[config] for config in work.elsewhere)}")
+
+
+def _labels(experiment: Experiment, configs: Sequence[RunConfig], num_seeds: int) -> dict[RunConfig, str]:
+    """Runs in words; where several cells show one run, the first one names it."""
+    first: dict[str, str] = {}
     for cell in experiment.cells:
-        test = read_test(root, cell)
-        step = _last_step(RunFolder(cell_folder(root, cell)).log_path)
-        if test is not None:
-            state = f"{test['metric']} {at_trained_loops(test)[test['metric']]:.3f}"
-        else:
-            state = f"step {step} of {cell.config.train.num_steps}" if step else "not begun"
-        rows.append({"row": cell.row, "column": cell.column, "state": state, "test": test})
+        first.setdefault(cell.config.key, cell.label)
+    names = list(first.values())
+    seeds = [f", seed {config.seed}" if num_seeds > 1 else "" for config in configs]
+    return {config: names[place % len(names)] + seeds[place] for place, config in enumerate(configs)}
+
+
+def _devices(configs: Sequence[RunConfig]) -> list[str]:
+    """The GPUs that workers share out among themselves; none where all is computed on the CPU."""
+    if all(config.train.device == "cpu" for config in configs):
+        return []
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
+
+
+def last_step(root: Path, config: RunConfig) -> int:
+    return max((step for _, step in log_records(RunFolder(root / config.folder_name).log_path)), default=0)
+
+
+# How far an experiment is.
+
+
+def status(experiment: Experiment, root: Path, results: Path | None, num_seeds: int = 1) -> list[dict[str, Any]]:
+    """Of each cell and seed: its number, its step, or that it is not begun."""
+    known = load_records(results, root)
+    rows = []
+    for seed in range(num_seeds):
+        for cell in experiment.cells:
+            config = replace(cell.config, seed=seed)
+            record = known.get(run_key(config))
+            value = cell_value(cell, record) if record is not None and record.finished else None
+            rows.append({
+                "row": cell.row,
+                "column": cell.column,
+                "seed": seed,
+                "state": _state(config, record, value, root),
+                "finished": not lacking(record, config, experiment.measures),
+                "value": None if value is None else value.value,
+                "low": None if value is None else value.low,
+                "high": None if value is None else value.high,
+                "paper": cell.paper,
+                "run": config.folder_name,
+            })  # fmt: skip
     return rows
 
 
-def run_experiment(experiment: Experiment, root: Path, num_workers: int | None = None) -> None:
-    """Finish every cell under `root`."""
-    missing = [cell for cell in experiment.cells if read_test(root, cell) is None]
-    # The longest first, so that the last worker does not sit alone at the end.
-    missing.sort(key=lambda cell: -cell.config.model.num_loops * cell.config.model.num_layers)
-    require(num_workers is None or num_workers >= 1, f"workers must be at least 1, got {num_workers}")
-    cores = os.cpu_count() or 1
-    num_workers = min(num_workers or cores, max(1, len(missing)))
-    print(f"{experiment.title}: {len(missing)} of {len(experiment.cells)} cells to do, {num_workers} at a time",
-          file=sys.stderr)  # fmt: skip
-    if not missing:
-        return
-    os.environ["OMP_NUM_THREADS"] = str(max(1, cores // num_workers))  # inherited by the workers
-    spawn = multiprocessing.get_context("spawn")
-    stop = spawn.Event()
-    with ProcessPoolExecutor(num_workers, spawn, _start_worker, (stop,)) as pool:
-        try:
-            _work_through(missing, pool, num_workers, experiment.test_size, root)
-        except BaseException:
-            stop.set()
-            raise
-
-
-def _start_worker(stop: Event) -> None:
-    """In a worker: stop after the current step, with a checkpoint, when asked to or when the runner is gone."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent and not stop.wait(REFRESH_SECONDS):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-        _IDLE.wait()
-        os._exit(1)  # nobody is left to give this worker anything, but it would wait for it
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the runner decides
-    _IDLE.set()
-    threading.Thread(target=watch, daemon=True).start()
-
-
-_IDLE = threading.Event()  # in a worker: set while no cell is being trained
-
-
-def _finish_cell(config: RunConfig, folder: str, test_size: int) -> dict[str, Any]:
-    """In a worker: train to the end, then test at every loop count up to twice the trained one."""
-    _IDLE.clear()
-    try:
-        return _train_and_test(config, folder, test_size)
-    finally:
-        _IDLE.set()
-
-
-def _train_and_test(config: RunConfig, folder: str, test_size: int) -> dict[str, Any]:
-    from looped.inference import load_run
-    from looped.training import evaluate, train
-
-    threads = int(os.environ["OMP_NUM_THREADS"])
-    result = train(replace(config, train=replace(config.train, num_threads=threads)), folder, quiet=True)
-    if not result["finished"]:
-        raise InputError(f"{folder} was stopped at step {result['step']}; the same command goes on")
-    run = load_run(folder)
-    loops = [1] if config.model.block == "standard" else range(1, 2 * config.model.num_loops + 1)
-    test = evaluate(run.model, run.task, "test", test_size, loops)
-    save_json(Path(folder) / "test.json", test)
-    return test
-
-
-def at_trained_loops(test: dict[str, Any]) -> dict[str, Any]:
-    """The row of an evaluation at the loop count the model was trained with."""
-    return next(row for row in test["rows"] if row["loops"] == test["trained_loops"])
-
-
-def _work_through(cells: list[Cell], pool: ProcessPoolExecutor, num_workers: int, test_size: int, root: Path) -> None:
-    """Keep every worker busy and show how far the cells are; the first failure ends the work.
-
-    A cell is handed over when a worker is free for it, so that none is left in a queue when the work is stopped.
-    """
-    started, shown = time.monotonic(), 0.0
-    waiting, running = list(cells), {}
-    while waiting or running:
-        while waiting and len(running) < num_workers:
-            cell = waiting.pop(0)
-            running[pool.submit(_finish_cell, cell.config, str(cell_folder(root, cell)), test_size)] = cell
-        time.sleep(REFRESH_SECONDS)
-        for future in [future for future in running if future.done()]:
-            cell, test = running.pop(future), future.result()
-            row = at_trained_loops(test)
-            print(f"[{time.monotonic() - started:4.0f} s] {cell.label}: {test['metric']} {row[test['metric']]:.3f} "
-                  f"({row['low']:.3f} to {row['high']:.3f})", file=sys.stderr, flush=True)  # fmt: skip
-        if time.monotonic() - shown > PLAIN_LINE_SECONDS and running:
-            shown = time.monotonic()
-            _show_running(list(running.values()), root, started)
-
-
-def _show_running(cells: Sequence[Cell], root: Path, started: float) -> None:
-    parts = []
-    for cell in cells:
-        step = _last_step(RunFolder(cell_folder(root, cell)).log_path)
-        if step:
-            parts.append(f"{cell.label} {100 * step // cell.config.train.num_steps} %")
-    if parts:
-        print(f"[{time.monotonic() - started:4.0f} s] training: {'; '.join(parts)}", file=sys.stderr, flush=True)
-
-
-def _last_step(log: Path) -> int:
-    return max((step for _, step in records(log)), default=0)
+def _state(config: RunConfig, record: Record | None, value: Value | None, root: Path) -> str:
+    if value is not None:
+        interval = "" if value.low is None else f" ({value.low:.4g} to {value.high:.4g})"
+        return f"{value.value:.4g}{interval}"
+    if (root / CLAIMS).is_dir() and is_claimed(root, config.folder_name):
+        doing = "being done"
+    elif record is not None and not record.finished:
+        return f"failed: {record.note}"
+    else:
+        doing = "stopped"
+    step = last_step(root, config)
+    if step == config.train.num_steps:
+        return f"{doing}, trained but not tested"
+    return f"{doing} at step {step} of {config.train.num_steps}" if step else "not begun"

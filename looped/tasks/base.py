@@ -87,6 +87,10 @@ class Task(ABC):
     def size(self) -> int:
         """How large an example is, in the task's own measure (a string's length, the points of a prompt)."""
 
+    def seq_len_at(self, size: int) -> int:
+        """Tokens of an example of this size (default: as many as of every other)."""
+        return self.spec.seq_len
+
     @abstractmethod
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
         """Examples number `indices` of a split: the same ones whatever else is in the batch.

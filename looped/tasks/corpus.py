@@ -19,7 +19,7 @@ import numpy as np
 
 from looped.errors import InputError, require
 from looped.files import cache_folder, data_folder, locked, save_json
-from looped.tasks import bpe
+from looped.tasks import bpe, synthetic_text
 from looped.tasks.base import Split, supplied
 
 EndOfText = Literal["article", "line"]
@@ -81,11 +81,13 @@ def tokens(text: str, split: Split, end_of_text: EndOfText, progress: Progress |
 
 
 def _resolve(text: str) -> Path:
+    if text == synthetic_text.NAME:
+        return synthetic_text.story_file()
     path = supplied(text)
     require(
         bool(text) and path.exists(),
         f"no text {text!r} here or in {data_folder()} (LOOPED_DATA): expected a file, a folder, "
-        f"or a data set like hf:Salesforce/wikitext:wikitext-103-raw-v1",
+        f"{synthetic_text.NAME}, or a data set like hf:Salesforce/wikitext:wikitext-103-raw-v1",
     )
     return path
 

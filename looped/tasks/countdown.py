@@ -89,6 +89,9 @@ class Countdown(Task):
         vocabulary = ZERO + self.largest_number + 1
         return Spec("tokens", vocabulary, vocabulary, _seq_len(self.count))
 
+    def seq_len_at(self, size: int) -> int:
+        return _seq_len(size)
+
     @property
     def largest_number(self) -> int:
         """The largest number that can occur, N being the largest input and T the largest target.

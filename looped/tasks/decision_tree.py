@@ -47,7 +47,10 @@ class DecisionTree(Task):
 
     @property
     def spec(self) -> Spec:
-        return Spec("vectors", self.dims, 1, 2 * self.points - 1, causal=True)
+        return Spec("vectors", self.dims, 1, self.seq_len_at(self.points), causal=True)
+
+    def seq_len_at(self, size: int) -> int:
+        return 2 * size - 1
 
     def dims_at(self, size: int) -> int:
         """Dimensions of a prompt of `size` points, in proportion: 26, 31, ..., 101 points have 5, 6, ..., 20."""

@@ -32,7 +32,7 @@ class Language(Task):
     higher_is_better: ClassVar[bool] = False
 
     text: str = "wikitext"
-    """file, folder, name under LOOPED_DATA, or hf:NAME:CONFIG of a Hugging Face data set"""
+    """file, folder, name under LOOPED_DATA, hf:NAME:CONFIG of a Hugging Face data set, or synthetic:stories"""
     seq_len: int = 1024
     """tokens of a window"""
     end_of_text: Literal["article", "line"] = "article"
@@ -62,6 +62,9 @@ class Language(Task):
         return Spec(
             "tokens", PADDED_VOCABULARY, PADDED_VOCABULARY, self.seq_len, causal=True, shared_vocabulary=True
         )  # fmt: skip
+
+    def seq_len_at(self, size: int) -> int:
+        return size
 
     def tokens(self, split: Split, progress: corpus.Progress | None = None) -> np.ndarray:
         """All tokens of a split, before any perturbation; the first call ever encodes the text."""

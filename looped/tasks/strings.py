@@ -85,7 +85,7 @@ class StringPairs(Task):
 
     @property
     def spec(self) -> Spec:
-        return Spec("tokens", self.alphabet + 3, self.largest_answer + 1, self._seq_len(self.length))
+        return Spec("tokens", self.alphabet + 3, self.largest_answer + 1, self.seq_len_at(self.length))
 
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
         size = self.length if size is None else size
@@ -173,12 +173,12 @@ class StringPairs(Task):
     def _shortest(self, size: int) -> int:
         return size if self.min_length is None else min(self.min_length, size)
 
-    def _seq_len(self, size: int) -> int:
+    def seq_len_at(self, size: int) -> int:
         """Both strings at their longest, the bar and the equals sign."""
         return 2 * size + self._slack + 2
 
     def _encode(self, strings: np.ndarray, lengths: np.ndarray, answers: np.ndarray, size: int) -> Batch:
-        inputs = lay_out(strings, lengths, self._seq_len(size), self.alphabet)
+        inputs = lay_out(strings, lengths, self.seq_len_at(size), self.alphabet)
         targets = np.zeros(inputs.shape, dtype=np.int64)
         targets[:, -1] = answers
         mask = np.zeros(inputs.shape, dtype=np.bool_)

@@ -202,7 +202,7 @@ def test_a_stopped_training_does_not_count_as_success(tmp_path):
         (["theory", "plot", "stairs"], "stairs"),
         (["paper"], "expected a verb first"),
         (["paper", "run", "table9"], "unknown experiment 'table9'"),
-        (["paper", "report", "--root", "{folder}", "--out", "{new}"], "nothing to report"),
+        (["paper", "report", "--root", "{folder}", "--results", "{new}", "--out", "{new}"], "nothing to report"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path, capsys):

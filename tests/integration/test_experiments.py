@@ -1,161 +1,273 @@
-"""An experiment from its declaration to the page, at a size that takes seconds."""
+"""Every experiment as it is declared, and every cell of it run at the size that takes a fraction of a second."""
 
 import json
-import os
+import math
 import re
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from looped.config import RunConfig
-from looped.experiments import runner
-from looped.experiments.report import collect, table, write_readme, write_report
-from looped.experiments.spec import Experiment
-from looped.experiments.tables import EXPERIMENTS, laptop
-from looped.training.folder import RunFolder
+from looped.errors import InputError
+from looped.experiments.examine import loops_to_read, wanted_names
+from looped.experiments.paper import EXPERIMENTS, experiment
+from looped.experiments.results import cell_records, cell_value, load_records, run_key
+from looped.experiments.scales import GPU_TRAINING_SECONDS, estimated_seconds
+from looped.experiments.spec import SCALES
+from looped.experiments.studies import CONDITIONINGS
+from looped.experiments.worker import finish_run
+from looped.models import build_model
+from looped.training.flops import estimated_flops
+
+# The paper's tables once more, row by row as they are printed.
+PRINTED = """
+Sudoku    |  0.0 |  0.0  0.0 65.6 87.9 |  0.0  0.0 62.0 90.2
+Countdown | 53.8 | 28.3 52.7 81.0 88.1 | 33.2 54.4 80.2 90.5
+LCS60     | 70.0 | 66.0 81.8 98.6 96.9 | 68.5 80.5 99.3 97.1
+LCS100    | 39.8 | 39.6 45.1 93.5 98.2 | 36.7 45.6 98.1 98.6
+ED40      | 54.2 | 41.4 57.9 85.4 90.4 | 44.8 63.5 94.5 96.1
+ED60      | 41.4 | 23.8 32.6 47.3 47.7 | 26.6 38.9 57.3 88.3
+"""
+PRINTED_LOOPS = {"Sudoku": "4 8 16 32", "Countdown": "4 8 16 32"}
+PRINTED_LAYERS = {"Sudoku": 6, "Countdown": 6}
+STRINGS = ("5 10 50 100", 12)
+
+ALL = [(name, scale) for name in EXPERIMENTS for scale in SCALES]
 
 
-def smallest(experiment: Experiment) -> Experiment:
-    """The first cell of every row and the last one, with hardly any training."""
-    cells = [next(cell for cell in experiment.cells if cell.row == row) for row in experiment.rows]
-    shrunk = []
-    for cell in [*cells, experiment.cells[-1]]:
-        train = replace(cell.config.train, num_steps=3, batch_size=4, eval_size=10, device="cpu")
-        shrunk.append(replace(cell, config=replace(cell.config, train=train)))
-    return replace(experiment, cells=tuple(shrunk), test_size=30)
+def cells_of(name: str, scale: str = "paper") -> dict[str, object]:
+    return {cell.name: cell for cell in experiment(name, scale).cells}
+
+
+@pytest.mark.parametrize(("name", "scale"), ALL)
+def test_every_cell_round_trips_and_has_a_place_of_its_own(name, scale):
+    made = experiment(name, scale)
+    assert (made.id, made.scale) == (name, scale)
+    assert scale in made.about
+    for cell in made.cells:
+        assert RunConfig.from_json(json.loads(json.dumps(cell.config.to_json()))) == cell.config
+    assert len({cell.name for cell in made.cells}) == len(made.cells)
+    # Cells are of one run only where they show different numbers of it.
+    assert len({(cell.config, cell.shows, cell.at_loops) for cell in made.cells}) == len(made.cells)
+    assert len({config.folder_name for config in made.configs()}) == len(made.configs())
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_table_1_has_the_papers_54_numbers(scale):
+    cells = experiment("table1", scale).cells
+    assert len(cells) == 54
+    for line in PRINTED.strip().splitlines():
+        row, *parts = (part.strip() for part in line.split("|"))
+        printed = [float(number) / 100 for part in parts for number in part.split()]
+        own = [cell for cell in cells if cell.row == row]
+        assert [cell.paper for cell in own] == pytest.approx(printed, abs=1e-9)
+        assert [cell.config.model.block for cell in own] == ["standard"] + ["looped"] * 4 + ["modulated"] * 4
+        loops = [cell.config.model.num_loops for cell in own[1:]]
+        for cell in own[1:]:
+            name = "looped" if cell.config.model.block == "looped" else "timestep"
+            assert cell.column == f"{name} r={cell.config.model.num_loops}"
+        if scale in ("gpu", "paper"):
+            assert loops == 2 * [int(number) for number in PRINTED_LOOPS.get(row, STRINGS[0]).split()]
+            assert own[0].config.model.num_layers == PRINTED_LAYERS.get(row, STRINGS[1])
+            length = re.search(r"\d+", row)
+            assert length is None or own[0].config.task.size == int(length.group())
+
+
+def test_the_other_tables_have_the_papers_numbers():
+    numbers = {cell.name: cell.paper for cell in experiment("table2", "paper").cells}
+    assert numbers == {"Test:TF L=12": 8.6e-3, "Test:looped r=12": 1.4e-2, "Test:timestep r=12": 1.7e-3}
+    numbers = {cell.name: cell.paper for cell in experiment("table3", "paper").cells}
+    assert numbers == {
+        "Train:TF L=6": 15.9, "Train:looped r=24": 17.1, "Train:timestep r=24": 15.9,
+        "Test:TF L=6": 20.5, "Test:looped r=24": 20.6, "Test:timestep r=24": 19.6,
+    }  # fmt: skip
+    numbers = {cell.name: cell.paper for cell in experiment("perturbed", "paper").cells}
+    assert numbers == {
+        "memorisation:looped r=24": 4.32, "memorisation:timestep r=24": 4.18,
+        "continuity:looped r=24": 130.6, "continuity:timestep r=24": 21.5,
+    }  # fmt: skip
+
+
+def test_at_paper_scale_the_settings_are_the_printed_ones():
+    """Appendix: width 256, 4 heads, AdamW 1e-4, batch 64, 50 epochs; and what the other tasks have of their own."""
+    for cell in experiment("table1", "paper").cells:
+        config = cell.config
+        assert (config.model.dim, config.model.num_heads, config.model.injection) == (256, 4, "add")
+        train = config.train
+        assert (train.optimizer, train.learning_rate, train.batch_size, train.warmup_steps) == ("adamw", 1e-4, 64, 5)
+        epochs = train.num_steps * train.batch_size / train.num_examples
+        assert epochs == pytest.approx(50, abs=1e-4)
+        assert train.supervision == ("mean" if cell.row == "Sudoku" else "last")
+    for cell in experiment("table2", "paper").cells:
+        assert (cell.config.train.num_steps, cell.config.train.supervision) == (200_000, "mean")
+        assert (cell.config.task.points, cell.config.task.dims, cell.config.task.depth) == (101, 20, 4)
+    for cell in experiment("table3", "paper").cells:
+        standard = cell.config.model.block == "standard"
+        assert (cell.config.model.dim, cell.config.model.num_heads) == ((512, 8) if standard else (768, 12))
+        assert (cell.config.train.num_steps, cell.config.train.batch_size) == (100_000, 48)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_cell_round_trips_and_has_a_place_of_its_own(name):
-    experiment = EXPERIMENTS[name]()
-    for cell in experiment.cells:
-        assert RunConfig.from_json(json.loads(json.dumps(cell.config.to_json()))) == cell.config
-    assert len({cell.config.key for cell in experiment.cells}) == len(experiment.cells)
-    assert len({(cell.row, cell.column) for cell in experiment.cells}) == len(experiment.cells)
+def test_gpu_cells_fit_into_their_minutes(name):
+    for config in experiment(name, "gpu").configs():
+        assert estimated_seconds(config, "gpu") <= GPU_TRAINING_SECONDS * 1.01
+        curriculum = config.train.curriculum_steps
+        assert curriculum is None or curriculum < config.train.num_steps
 
 
-def test_the_laptop_table_compares_on_equal_terms():
-    """Equal samples, recipe and task for all cells; three kinds of models; several loop counts."""
-    cells = laptop().cells
-    assert len({json.dumps(cell.config.to_json()["train"]) for cell in cells}) == 1
-    assert len({cell.config.task for cell in cells}) == 1
-    assert {cell.config.model.block for cell in cells} == {"standard", "looped", "modulated"}
-    for block in ("looped", "modulated"):
-        loops = [cell.config.model.num_loops for cell in cells if cell.config.model.block == block]
-        assert loops[:3] == [1, 2, 4]
-        assert max(loops) > 4
+def test_laptop_rows_compare_on_equal_terms():
+    """Equal samples, recipe and task for all cells of a row."""
+    made = experiment("table1", "laptop")
+    for row in made.rows:
+        cells = [cell for cell in made.cells if cell.row == row]
+        assert len({json.dumps(cell.config.to_json()["train"]) for cell in cells}) == 1
+        assert len({cell.config.task for cell in cells}) == 1
 
 
-def test_run_skip_and_report(tmp_path, monkeypatch):
-    experiment = smallest(laptop())
-    runs, out = tmp_path / "runs", tmp_path / "report"
-    runner.run_experiment(experiment, runs, num_workers=2)
-    stamps = {path: path.stat().st_mtime_ns for path in runs.rglob("*.json")}
-    runner.run_experiment(experiment, runs, num_workers=2)
-    assert {path: path.stat().st_mtime_ns for path in runs.rglob("*.json")} == stamps
-
-    finished = collect(experiment, runs)
-    assert [one.cell for one in finished] == list(experiment.cells)
-    # The table's numbers are the ones in the files, counted again here.
-    shown = re.findall(r"\| (\d+\.\d) % \|", table(finished))
-    for cell, text in zip(experiment.cells, shown, strict=True):
-        test = json.loads((runs / cell.config.folder_name / "test.json").read_text())
-        row = next(row for row in test["rows"] if row["loops"] == cell.config.model.num_loops)
-        assert text == f"{100 * row['accuracy']:.1f}"
-
-    page = write_report(experiment, runs, out).read_text()
-    assert page.count("<svg") == 3
-    assert page.count("<tr>") == 1 + len(experiment.cells)
-    assert not re.search(r"(src|href)=[\"']https?:", page.replace("xlink:href", "")), "the page must need no network"
-    assert (out / "report.md").read_text().startswith(f"# {experiment.title}")
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_conditioning_ablation_is_at_equal_work_and_at_equal_parameters(scale):
+    plain, widened = (experiment(name, scale) for name in ("conditioning", "conditioning-parameters"))
+    for made in (plain, widened):
+        assert [cell.row for cell in made.cells] == list(CONDITIONINGS)
+        found = [cell.config.model.resolved_conditioning for cell in made.cells]
+        assert found == list(CONDITIONINGS)
+        assert len({cell.config.train.num_steps for cell in made.cells}) == 1
+    assert len({estimated_flops(cell.config) for cell in plain.cells}) == 1
+    counts = [build_model(cell.config.model, cell.config.task.spec).num_parameters() for cell in widened.cells]
+    unit = 2 * widened.cells[0].config.model.dim + 1
+    assert max(counts) - min(counts) <= unit
+    assert len({cell.config.model.resolved_ff_dim for cell in widened.cells}) > 1
 
 
-def test_a_cell_that_fails_is_told(tmp_path):
-    experiment = smallest(laptop())
-    cell = experiment.cells[0]
-    folder = tmp_path / cell.config.folder_name
-    folder.mkdir(parents=True)
-    (folder / "strange.txt").write_text("not a run")
-    with pytest.raises(ValueError, match="is not a run"):
-        runner.run_experiment(replace(experiment, cells=(cell,)), tmp_path, num_workers=1)
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_depth_study_is_at_equal_depth_and_work(scale):
+    cells = experiment("depth", scale).cells
+    assert [cell.config.model.num_layers for cell in cells] == [1, 1, 2, 2, 4, 4]
+    assert len({cell.config.model.num_layers * cell.config.model.num_loops for cell in cells}) == 1
+    assert len({estimated_flops(cell.config) for cell in cells}) == 1
+    if scale in ("gpu", "paper"):
+        assert {cell.row for cell in cells} == {"1 x 24", "2 x 12", "4 x 6"}
 
 
-def test_the_readme_gets_the_table_between_its_marks(tmp_path):
-    experiment = smallest(laptop())
-    readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- results: here -->\nold\n<!-- end of results -->\nafter\n")
-    with pytest.raises(ValueError, match="are not finished"):
-        write_readme(experiment, tmp_path / "runs", readme)
-    assert "old" in readme.read_text()
-    runner.run_experiment(experiment, tmp_path / "runs", num_workers=2)
-    for _ in range(2):  # writing it again changes nothing
-        write_readme(experiment, tmp_path / "runs", readme)
-        text = readme.read_text()
-        assert text.startswith("before\n<!-- results: here -->\n\n| model |")
-        assert text.endswith("\n<!-- end of results -->\nafter\n")
-        assert "old" not in text
-        assert table(collect(experiment, tmp_path / "runs")) in text
-    assert (tmp_path / "docs" / "accuracy.svg").read_text().startswith("<svg")
-    readme.write_text("no marks")
-    with pytest.raises(ValueError, match="expected the lines"):
-        write_readme(experiment, tmp_path / "runs", readme)
+def test_studies_share_their_runs_with_table_1():
+    for scale in ("laptop", "gpu"):
+        table = {run_key(config) for config in experiment("table1", scale).configs()}
+        for name, shared in (("conditioning", 2), ("fidelity", 2), ("loops", 2), ("correlation", 9)):
+            own = {run_key(config) for config in experiment(name, scale).configs()}
+            assert len(own & table) == shared, (name, scale)
 
 
-RUNNER = """
-import sys
-from pathlib import Path
-from looped.experiments.runner import run_experiment
-from tests.integration.test_experiments import slow_experiment
-if __name__ == "__main__":
-    run_experiment(slow_experiment(), Path(sys.argv[1]), num_workers=2)
-"""
+def test_the_length_study_trains_on_what_the_others_train_on():
+    for scale in SCALES:
+        usual = experiment("table1", scale).select(["ED40:TF"]).cells[0].config
+        for cell in experiment("length", scale).cells:
+            task, train = cell.config.task, cell.config.train
+            assert task.size == 2 * usual.task.size
+            assert max(train.size_choices) == 0.5
 
 
-def slow_experiment() -> Experiment:
-    """Three cells for two workers, long enough to be stopped on the way."""
-    experiment = smallest(laptop())
-    cells = []
-    for cell in experiment.cells[:3]:
-        train = replace(cell.config.train, num_steps=1500, checkpoint_every=1, log_every=100, eval_every=10_000)
-        cells.append(replace(cell, config=replace(cell.config, train=train)))
-    return replace(experiment, cells=tuple(cells))
+def test_patterns_choose_cells():
+    table = experiment("table1", "paper")
+    assert table.select([]) == table
+    assert [cell.name for cell in table.select(["ed40:*"]).cells][:2] == ["ED40:TF", "ED40:looped r=5"]
+    assert len(table.select(["*:timestep*"]).cells) == 24
+    assert [cell.name for cell in table.select(["ED60:TF", "ED40:TF"]).cells] == ["ED40:TF", "ED60:TF"]
+    for nothing in (["ED41:*"], ["ED40"], ["ED40:TF", "XX:*"]):
+        with pytest.raises(InputError, match="no cell of table1 fits"):
+            table.select(nothing)
 
 
-def workers_of(parent: int) -> list[int]:
-    """Processes that a runner has started, found by their parent."""
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True)
-    return [int(line) for line in found.stdout.split()]
+def test_unknown_names_are_met_with_the_known_ones():
+    with pytest.raises(InputError, match="did you mean 'table1'"):
+        experiment("tabel1", "laptop")
+    with pytest.raises(InputError, match="unknown scale 'laptopp'"):
+        experiment("table1", "laptopp")
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_runner_leaves_no_workers_and_a_second_start_finishes_the_table(how, tmp_path):
-    script = tmp_path / "run.py"
-    script.write_text(RUNNER)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, str(script), str(tmp_path / "runs")]
-    process = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 90
-    while len(list(tmp_path.glob("runs/*/checkpoints/step-*"))) < 3:
-        assert time.monotonic() < deadline, "no checkpoints"
-        time.sleep(0.02)
-    workers = workers_of(process.pid)
-    assert workers
-    if how == signal.SIGINT:
-        os.killpg(process.pid, how)  # what Ctrl-C does
-    else:
-        process.kill()
-    _, said = process.communicate(timeout=60)
-    while any(Path(f"/proc/{pid}").exists() for pid in workers):
-        assert time.monotonic() < deadline, "workers outlived the runner"
-        time.sleep(0.1)
-    assert said.count("Traceback") <= 1  # this script's own, for the KeyboardInterrupt
-    assert len(collect(slow_experiment(), tmp_path / "runs")) < 3, "nothing was left to finish"
-    stopped_at = [RunFolder(folder).newest_checkpoint() for folder in (tmp_path / "runs").iterdir()]
-    assert all(checkpoint is not None for checkpoint in stopped_at)
-    assert subprocess.run(command, env=environment, stderr=subprocess.DEVNULL).returncode == 0
-    assert len(collect(slow_experiment(), tmp_path / "runs")) == 3
+def test_loops_are_read_within_and_beyond_the_trained_range():
+    by_column = cells_of("table1", "laptop")
+    assert loops_to_read(by_column["ED40:TF"].config.model) == [1]
+    assert loops_to_read(by_column["ED40:timestep r=8"].config.model) == list(range(1, 17))
+    hundred = loops_to_read(cells_of("table1")["ED40:timestep r=100"].config.model)
+    assert len(hundred) == 24
+    assert {1, 100, 150, 200} & set(hundred) == {100, 150, 200}
+    table = next(cell for cell in experiment("conditioning", "gpu").cells if cell.row == "table").config.model
+    assert max(loops_to_read(table)) == table.num_loops
+
+
+@pytest.fixture(scope="module")
+def smoke_runs(tmp_path_factory):
+    """Every run of every experiment at smoke scale, in this very process."""
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("smoke") / "runs"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOPED_CACHE", str(root.parent / "cache"))
+        patch.setenv("LOOPED_DATA", str(root.parent / "nothing"))
+        for name in EXPERIMENTS:
+            made = experiment(name, "smoke")
+            for config in made.configs():
+                assert finish_run(config, root, made.measures).state == "finished", (name, config)
+    return root
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_cell_runs_and_shows_a_number(name, smoke_runs):
+    made, records = experiment(name, "smoke"), load_records(None, smoke_runs)
+    for cell in made.cells:
+        (record,) = cell_records(cell, records)
+        assert run_key(record.config) == run_key(cell.config)
+        value = cell_value(cell, record)
+        assert value is not None, cell.name
+        assert math.isfinite(value.value), cell.name
+        assert record.train is not None
+        assert record.flops == estimated_flops(cell.config)
+        assert record.parameters == build_model(cell.config.model, cell.config.task.spec).num_parameters()
+        assert {*wanted_names(cell.config, made.measures)} <= {*record.sets, *record.extra}
+        assert {*cell.config.task.test_sets()} <= {*record.sets}
+
+
+def test_a_run_of_two_experiments_is_trained_once_and_measured_for_both(smoke_runs):
+    """Table 1's timestep model is the loop study's fixed one: its record has the test of the one and sets of both."""
+    loops = experiment("loops", "smoke")
+    cell = next(cell for cell in loops.cells if cell.shows == "sets/clamp" and cell.row == "fixed")
+    table = {run_key(config) for config in experiment("table1", "smoke").configs()}
+    assert run_key(cell.config) in table
+    (record,) = cell_records(cell, load_records(None, smoke_runs))
+    assert {"clamp", "rescale"} <= set(record.sets)
+    # Up to the trained loops the three policies are one; beyond, clamp is another.
+    trained = cell.config.model.num_loops
+    for name in ("clamp", "rescale"):
+        for one, other in zip(record.test["rows"], record.sets[name]["rows"], strict=True):
+            assert (one["loss"] == other["loss"]) == (one["loops"] <= trained)
+
+
+def test_training_examples_are_those_that_were_trained_on(smoke_runs, monkeypatch):
+    """Seed, numbers and size of what `train` is measured on."""
+    from looped.tasks import EditDistance
+
+    seen = []
+    original = EditDistance.sample
+
+    def spying(self, seed, split, indices, size=None):
+        seen.append((seed, split, [*map(int, indices)], size))
+        return original(self, seed, split, indices, size)
+
+    made = experiment("table1", "smoke").select(["ED40:looped r=2"])
+    config = replace(made.cells[0].config, seed=3)
+    monkeypatch.setattr(EditDistance, "sample", spying)
+    finish_run(config, smoke_runs, made.measures)
+    trained = [call for call in seen if call[1] == "train"]
+    # Two steps of two examples, the first of them of half the length; then the test on the last four.
+    assert [call[:3] for call in trained] == [(3, "train", [0, 1]), (3, "train", [2, 3]), (3, "train", [0, 1, 2, 3])]
+    assert trained[-1][3] == 4
+
+
+def test_the_documentation_names_every_experiment_with_its_runs():
+    text = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| .* \| (\d+)(?:, .*)? \|$", text, re.MULTILINE)
+    assert dict(rows) == {name: str(len(experiment(name, "paper").configs())) for name in EXPERIMENTS}
+    for command in re.findall(r"^looped paper (\w+)(?: (\w+))?.*?(?:--scale (\w+))?", text, re.MULTILINE):
+        assert command[0] in ("list", "run", "status", "collect", "report")
+        assert not command[1] or command[1] in EXPERIMENTS

@@ -146,6 +146,8 @@ def test_answers_are_read_where_they_are_trained(task):
 def test_smaller_sizes_fit_the_same_model(task, part):
     size = max(int(task.size * part) - 1, 2)
     spec, batch = task.spec, task.sample(0, "train", range(20), size=size)
+    assert task.seq_len_at(size) == batch.inputs.shape[1]
+    assert task.seq_len_at(task.size) == spec.seq_len
     assert batch.inputs.shape[1] <= spec.seq_len
     assert batch.mask.shape == batch.inputs.shape[:2] == batch.targets.shape[:2]
     if spec.kind == "tokens":

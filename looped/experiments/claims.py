@@ -1,0 +1,102 @@
+"""Who works on which run: one of several runners that share a folder, on one machine or on many.
+
+A run is claimed by a locked file, which the system frees however its holder ends. Network file systems do not always
+carry such locks from machine to machine; so the holder also keeps a file that only one can make, says in it where it
+runs, and touches it while it lives. Another machine's claim that was not touched for long is void.
+"""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from looped.files import locked
+
+FOLDER = ".claims"
+HEARTBEAT_SECONDS = 15.0
+VOID_AFTER_SECONDS = 120.0
+
+
+@contextmanager
+def claimed(root: Path, name: str) -> Iterator[bool]:
+    """Hold a claim on the run `name` under `root` for as long as the context lasts; yields whether it was free."""
+    folder = root / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    with locked(folder / f"{name}.lock", wait=False) as free:
+        if not free or not _take(path):
+            yield False
+            return
+        done = threading.Event()
+        heart = threading.Thread(target=_beat, args=(path, done), daemon=True)
+        heart.start()
+        try:
+            yield True
+        finally:
+            done.set()
+            heart.join()
+            path.unlink(missing_ok=True)
+
+
+def is_claimed(root: Path, name: str) -> bool:
+    """Whether somebody works on a run right now; only looks."""
+    path = root / FOLDER / f"{name}.json"
+    if not path.exists():
+        return False
+    with locked(path.with_suffix(".lock"), wait=False) as free:
+        return not free or not _is_void(path)
+
+
+def _take(path: Path) -> bool:
+    """Make the claim's file, which one machine alone can; a void one is moved away first, which again one alone can."""
+    if _is_void(path):
+        aside = path.with_name(f".{path.name}.{_here()['host']}-{os.getpid()}")
+        with suppress(FileNotFoundError):
+            os.rename(path, aside)
+            aside.unlink()
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        return False
+    with os.fdopen(handle, "w") as file:
+        json.dump(_here(), file)
+    return True
+
+
+def _is_void(path: Path) -> bool:
+    """Of this machine, since the lock is ours: its holder is gone. Of another: not touched for long."""
+    try:
+        holder, touched = json.loads(path.read_text()), path.stat().st_mtime
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        holder, touched = None, path.stat().st_mtime  # its maker had not written it yet, or died over it
+    if isinstance(holder, dict) and holder.get("host") == _here()["host"]:
+        return True
+    return _now(path.parent) - touched > VOID_AFTER_SECONDS
+
+
+def _now(folder: Path) -> float:
+    """The file system's own time: the clocks of two machines may differ."""
+    probe = folder / f".clock.{_here()['host']}-{os.getpid()}"
+    probe.touch()
+    try:
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _here() -> dict[str, str | int]:
+    """This machine, since it was started: two containers may share a name, but hardly this."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    started = boot.read_text().strip()[:8] if boot.exists() else ""
+    return {"host": f"{socket.gethostname()}-{started}", "pid": os.getpid()}
+
+
+def _beat(path: Path, done: threading.Event) -> None:
+    while not done.wait(HEARTBEAT_SECONDS):
+        with suppress(FileNotFoundError):
+            os.utime(path)

@@ -1,0 +1,185 @@
+"""How our numbers stand beside the paper's, by rules that are stated in the report.
+
+Numbers are compared where the problem is the paper's; where it is smaller only the order of models is. Two of our
+numbers are in an order only if their 95 % intervals do not overlap; otherwise the order is open.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from typing import Literal
+
+from looped.experiments.document import Tone
+from looped.experiments.measured import Measured, by_row, by_row_and_kind
+from looped.experiments.spec import Experiment
+from looped.tasks import Task
+
+FAR_POINTS = 0.05
+"""of an accuracy: a difference of 5 points is a large one"""
+FAR_SHARE = 0.1
+"""of any other number: a tenth of the paper's"""
+
+Answer = Literal["yes", "no", "open"]
+Verdict = Literal["as in the paper", "the other way", "open", "new"]
+SIGNS: dict[Verdict, str] = {"as in the paper": "✓", "the other way": "✗", "open": "?", "new": ""}
+TONES: dict[Verdict, Tone | None] = {"as in the paper": "same", "the other way": "worse", "open": "open", "new": None}
+
+
+@cache
+def paper_problems(experiment_id: str) -> frozenset[Task]:
+    """The tasks of an experiment as the paper has them; none for one that is not in the list."""
+    from looped.experiments.paper import EXPERIMENTS
+
+    make = EXPERIMENTS.get(experiment_id)
+    return frozenset(cell.config.task for cell in make("paper").cells) if make else frozenset()
+
+
+def compares_numbers(experiment: Experiment, one: Measured) -> bool:
+    """Whether the paper has a number for this very problem, so that the two can be held side by side."""
+    return one.cell.paper is not None and one.cell.config.task in paper_problems(experiment.id)
+
+
+def compares_order(experiment: Experiment) -> bool:
+    """A smoke run is no evidence of anything."""
+    return experiment.scale != "smoke"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One number of ours against the paper's."""
+
+    sign: str
+    tone: Tone
+    words: str
+
+
+def difference(one: Measured) -> Difference | None:
+    """None where the paper has no number. Without an interval of ours only equality could be claimed, and is not."""
+    paper = one.cell.paper
+    if paper is None:
+        return None
+    if one.low is not None and one.high is not None and one.low <= paper <= one.high:
+        return Difference("=", "same", "the paper's number is inside our interval")
+    above = one.value > paper
+    better = above == one.measure.higher_is_better
+    large = FAR_POINTS if one.measure.is_share else FAR_SHARE * abs(paper)
+    far = abs(one.value - paper) >= large
+    tone: Tone = ("far-better" if far else "better") if better else ("far-worse" if far else "worse")
+    words = f"{one.measure.gap(one.value, paper)} {'above' if above else 'below'} the paper"
+    return Difference("▲" if above else "▼", tone, words)
+
+
+def above(one: Measured, other: Measured) -> Answer:
+    """Whether one number is larger than another, as far as their intervals tell."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return "open"
+    if one.low > other.high:
+        return "yes"
+    return "no" if one.high < other.low else "open"
+
+
+def same_order(one: Measured, other: Measured) -> Verdict | None:
+    """Whether two models are in the paper's order; None where the paper has none."""
+    if one.cell.paper is None or other.cell.paper is None or one.cell.paper == other.cell.paper:
+        return None
+    if one.cell.shows != other.cell.shows or one.measure != other.measure:
+        return None
+    answer = above(one, other)
+    if answer == "open":
+        return "open"
+    return "as in the paper" if (answer == "yes") == (one.cell.paper > other.cell.paper) else "the other way"
+
+
+def orders(cells: Sequence[Measured]) -> Counter[Verdict]:
+    """The pairs within each row, counted by verdict."""
+    found: Counter[Verdict] = Counter()
+    for row in by_row(cells).values():
+        found.update(verdict for pair in combinations(row, 2) if (verdict := same_order(*pair)))
+    return found
+
+
+def place_in_order(one: Measured, row: Sequence[Measured]) -> Difference | None:
+    """A cell's pairs with the others of its row, as one sign; None where the paper orders none of them."""
+    verdicts = Counter(verdict for other in row if other is not one and (verdict := same_order(one, other)))
+    if not verdicts:
+        return None
+    wrong, right = verdicts["the other way"], verdicts["as in the paper"]
+    words = f"{right} of {verdicts.total()} pairs as in the paper, {verdicts['open']} open, {wrong} the other way"
+    if wrong:
+        return Difference(f"✗{wrong}", "far-worse" if wrong > right else "worse", words)
+    return Difference("✓", "same", words) if right else Difference("?", "open", words)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One model is better than another: a thing the paper says, or denies."""
+
+    name: str
+    row: str
+    better: Measured
+    worse: Measured
+
+    @property
+    def ours(self) -> Answer:
+        answer = above(self.better, self.worse)
+        return answer if self.better.measure.higher_is_better or answer == "open" else _OPPOSITE[answer]
+
+    @property
+    def papers(self) -> Answer | None:
+        """None: it has no numbers for it; open: it has the same number twice."""
+        one, other = self.better.cell.paper, self.worse.cell.paper
+        if one is None or other is None:
+            return None
+        if one == other:
+            return "open"
+        return "yes" if (one > other) == self.better.measure.higher_is_better else "no"
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.papers is None:
+            return "new"
+        if "open" in (self.papers, self.ours):
+            return "open"
+        return "as in the paper" if self.ours == self.papers else "the other way"
+
+    @property
+    def numbers(self) -> str:
+        return (
+            f"{self.better.cell.column} {self.better.with_interval()} against "
+            f"{self.worse.cell.column} {self.worse.with_interval()}"
+        )
+
+
+_OPPOSITE: dict[Answer, Answer] = {"yes": "no", "no": "yes", "open": "open"}
+
+MORE_LOOPED, MORE_MODULATED = "More loops are better, looped", "More loops are better, with timestep"
+TIMESTEP, OVER_STANDARD = "Timestep is better than looped", "Looped is better than TF"
+MODULATED_OVER_STANDARD = "With timestep is better than TF"
+
+
+def claims(cells: Sequence[Measured]) -> list[Claim]:
+    """The paper's claims about each row that has the models they are about: the most loops against the fewest, with
+    timestep against without at the most loops, and both of these against the standard model."""
+    found = []
+    for (row, _), members in by_row_and_kind(cells).items():
+        blocks = {block: _ladder(members, block) for block in ("standard", "looped", "modulated")}
+        looped, modulated, standard = blocks["looped"], blocks["modulated"], blocks["standard"]
+        for name, ladder in ((MORE_LOOPED, looped), (MORE_MODULATED, modulated)):
+            if len(ladder) > 1:
+                found.append(Claim(name, row, ladder[-1], ladder[0]))
+        if looped and modulated and looped[-1].loops == modulated[-1].loops:
+            found.append(Claim(TIMESTEP, row, modulated[-1], looped[-1]))
+        for name, ladder in ((OVER_STANDARD, looped), (MODULATED_OVER_STANDARD, modulated)):
+            if ladder and len(standard) == 1:
+                found.append(Claim(name, row, ladder[-1], standard[0]))
+    return found
+
+
+def _ladder(row: Sequence[Measured], block: str) -> list[Measured]:
+    """A block's cells by loops; empty unless they differ in their loops alone."""
+    chosen = [one for one in row if one.block == block and one.cell.config.model.conditioning in ("auto", "timestep")]
+    loops = {one.loops for one in chosen}
+    alike = {(one.cell.shows, one.cell.config.task, one.group) for one in chosen}
+    return sorted(chosen, key=lambda one: one.loops) if len(loops) == len(chosen) and len(alike) <= 1 else []

@@ -1,0 +1,182 @@
+"""From a trained run to its record: the test, and what else an experiment wants to be measured."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import looped
+from looped.config import ModelConfig, RunConfig
+from looped.errors import require
+from looped.experiments.results import RECORD_NAME, Evaluation, Record, read_record, run_key, shrunk, training_curve
+from looped.experiments.spec import Measures
+from looped.training.folder import RunFolder
+from looped.training.log import records as log_records
+from looped.training.schedules import trained_size
+
+# An evaluation reads at these shares of the trained loops, up to twice as many: all of them, where they are few.
+READS_PER_TRAINED = 12
+FREE_TABLES = ("table", "eta")
+CONTINUITY = "continuity"
+CONTINUITY_EXAMPLES = 16
+
+Measurement = Callable[[], Any]
+
+
+def loops_to_read(model: ModelConfig) -> list[int]:
+    """Loop counts of a test: within the trained range and, where the model has times for them, beyond it."""
+    if model.block == "standard":
+        return [1]
+    can_go_on = model.resolved_conditioning not in FREE_TABLES or model.beyond != "extend"
+    last = (2 if can_go_on else 1) * READS_PER_TRAINED
+    return sorted({-(-part * model.num_loops // READS_PER_TRAINED) for part in range(1, last + 1)})
+
+
+def wanted_names(config: RunConfig, measures: Measures) -> list[str]:
+    """What must be in a record's `sets` and `extra` for these measures."""
+    names = [size_name(multiple) for multiple in measures.sizes]
+    if config.model.block == "modulated":
+        names += measures.beyond
+    return [*names, *measures.texts, *([CONTINUITY] if measures.continuity else [])]
+
+
+def size_name(multiple: float) -> str:
+    return f"{multiple:g} n"
+
+
+def lacking(record: Record | None, config: RunConfig, measures: Measures) -> bool:
+    """Whether there is still something to do for a run."""
+    if record is None or not record.finished:
+        return True
+    return any(name not in record.sets and name not in record.extra for name in wanted_names(config, measures))
+
+
+def own_record(folder: Path, config: RunConfig) -> Record | None:
+    """The record in a run's own folder, if it is of this very run."""
+    path = folder / RECORD_NAME
+    record = read_record(path) if path.exists() else None
+    return record if record is not None and run_key(record.config) == run_key(config) else None
+
+
+def examine(config: RunConfig, folder: Path, measures: Measures, before: Record | None = None) -> Record:
+    """Measure a trained run; what an earlier record already has stays as it is."""
+    run = RunFolder(folder)
+    result = run.read_result()
+    require(result is not None and result["finished"], f"{folder} is not trained to its end")
+    assert result is not None
+    record = before if before is not None and before.finished else record_of(config, run, result)
+    for name, measure in _measurements(config, folder, measures).items():
+        kind, _, key = name.partition("/")
+        if kind in ("test", "train") and getattr(record, kind) is None:
+            record = replace(record, **{kind: shrunk(measure())})
+        elif kind == "sets" and key not in record.sets:
+            record = replace(record, sets={**record.sets, key: shrunk(measure())})
+        elif kind == "extra" and key not in record.extra:
+            record = replace(record, extra={**record.extra, key: measure()})
+    return replace(record, finished=True)
+
+
+def failed_try(config: RunConfig, folder: Path, note: str) -> Record:
+    """The record of a training that cannot be finished, with the reason."""
+    run = RunFolder(folder)
+    steps = max((step for _, step in log_records(run.log_path)), default=0)
+    known = {"step": steps, "samples": steps * config.train.batch_size, "seconds": 0.0, "flops": 0, "parameters": 0,
+             "hardware": "", "versions": {}}  # fmt: skip
+    return replace(record_of(config, run, known), note=note)
+
+
+def record_of(config: RunConfig, run: RunFolder, result: dict[str, Any]) -> Record:
+    """A record before anything is tested."""
+    return Record(
+        config=config,
+        finished=False,
+        date=date.today().isoformat(),
+        steps=result["step"],
+        samples=result["samples"],
+        seconds=result["seconds"],
+        flops=result["flops"],
+        parameters=result["parameters"],
+        hardware=result["hardware"],
+        versions=result["versions"],
+        curve=training_curve((json.loads(line) for line, _ in log_records(run.log_path)), config.train.batch_size),
+        commit=commit(),
+    )
+
+
+def _measurements(config: RunConfig, folder: Path, measures: Measures) -> dict[str, Measurement]:
+    """Everything that is to be measured, by its place in the record; nothing is loaded before it is needed."""
+    from looped.inference import load_run
+    from looped.models import LoopModel, build_model
+    from looped.training import evaluate
+    from looped.training.engine import choose_device
+
+    model = load_run(folder, choose_device(config.train.device)).model
+    task, size, loops = config.task, measures.size, loops_to_read(config.model)
+
+    def tested(on: Any, *, model: LoopModel = model, example_size: int | None = None) -> Evaluation:
+        return evaluate(model, on, "test", size, loops, example_size=example_size)
+
+    def trained() -> Evaluation:
+        seen = config.train.num_examples or config.train.num_steps * config.train.batch_size
+        count = min(size or task.held_out_size("train"), seen)
+        # Of a stream the last examples: those at its beginning may have been of another size.
+        first = 0 if config.train.num_examples else seen - count
+        return evaluate(model, task, "train", count, example_size=trained_size(config), seed=config.seed, first=first)
+
+    def with_times(beyond: Any) -> LoopModel:
+        other = build_model(replace(config.model, beyond=beyond), task.spec).to(next(model.parameters()).device)
+        other.load_state_dict(model.state_dict())
+        return other.eval()
+
+    usual = trained_size(config)
+    plan: dict[str, Measurement] = {"test": lambda: tested(task, example_size=usual), "train": trained}
+    for name, further in task.test_sets().items():
+        plan[f"sets/{name}"] = lambda further=further: tested(further)
+    for multiple in measures.sizes:
+        larger = round(multiple * usual)
+        plan[f"sets/{size_name(multiple)}"] = lambda larger=larger: tested(task, example_size=larger)
+    if config.model.block == "modulated":
+        for beyond in measures.beyond:
+            plan[f"sets/{beyond}"] = lambda beyond=beyond: tested(task, model=with_times(beyond), example_size=usual)
+    for text in measures.texts:
+        plan[f"sets/{text}"] = lambda text=text: tested(replace(task, **{"text": text}))
+    if measures.continuity:
+        plan[f"extra/{CONTINUITY}"] = lambda: _continuity(model, config)
+    return plan
+
+
+def _continuity(model: Any, config: RunConfig) -> dict[str, Any]:
+    """How far the output moves with the input, around held-out examples."""
+    from looped.analysis.continuity import measure_continuity
+    from looped.training.evaluation import EVALUATION_SEED
+
+    inputs = config.task.sample(EVALUATION_SEED, "test", range(CONTINUITY_EXAMPLES)).inputs
+    found = measure_continuity(model, inputs, moduli=())
+    last = found["coefficient"]
+    return {
+        "coefficient": last["mean"],
+        "coefficient_low": last["low"],
+        "coefficient_high": last["high"],
+        "relative": last["relative"],
+        "epsilon": found["epsilon"],
+        "examples": found["num_examples"],
+        "per_loop": [row["mean"] for row in found["per_loop"]],
+    }
+
+
+def commit() -> str | None:
+    """The commit of the checkout that this package runs from, with + where files differ; None outside of one."""
+    root = Path(looped.__file__).parents[1]
+    if not (root / ".git").exists():
+        return None
+    try:
+        said = [
+            subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=20, check=True)
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no", "--", "looped"))
+        ]
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said[0].stdout.strip() + ("+" if said[1].stdout.strip() else "")

@@ -1,0 +1,162 @@
+"""What the four scales are: for each problem of the paper, where a cell's config starts from.
+
+smoke   tests of the machinery
+laptop  two CPU cores, minutes
+gpu     the paper's problems, at most ten minutes a cell on one H100 or H200
+paper   the paper's problems, sizes and hyper-parameters
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from looped.config import RunConfig
+from looped.experiments.spec import Measures, Scale
+from looped.recipes import recipe
+from looped.tasks.synthetic_text import NAME as STORIES
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem of the paper, in its own size and in small ones."""
+
+    task: str
+    full: dict[str, Any]
+    """knobs of the task in the paper, and of its small versions where the recipe does not say"""
+    small: dict[str, Any]
+    smallest: dict[str, Any]
+    layers: int
+    """of the paper's standard Transformer"""
+    loops: tuple[int, ...]
+    """that the paper trains with"""
+
+
+_STRING_LOOPS, _PUZZLE_LOOPS = (5, 10, 50, 100), (4, 8, 16, 32)
+PROBLEMS: dict[str, Problem] = {
+    "Sudoku": Problem("sudoku", {"pool": 400_000}, {}, {}, 6, _PUZZLE_LOOPS),
+    "Countdown": Problem("countdown", {}, {}, {}, 6, _PUZZLE_LOOPS),
+    "LCS60": Problem("lcs", {"length": 60}, {"length": 8}, {"length": 4}, 12, _STRING_LOOPS),
+    "LCS100": Problem("lcs", {"length": 100}, {"length": 12}, {"length": 5}, 12, _STRING_LOOPS),
+    "ED40": Problem("edit-distance", {"length": 40}, {"length": 6}, {"length": 4}, 12, _STRING_LOOPS),
+    "ED60": Problem("edit-distance", {"length": 60}, {"length": 8}, {"length": 5}, 12, _STRING_LOOPS),
+    "trees": Problem("decision-tree", {}, {}, {"points": 5, "dims": 2, "depth": 1}, 12, (12,)),
+    # The paper's table says 12 layers; its appendix, its code and its parameter counts say 6.
+    "text": Problem("language", {}, {}, {"seq_len": 8}, 6, (24,)),
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a scale sets for all experiments; None: as the problem says."""
+
+    recipe: str
+    test_size: int
+    layers: int | None = None
+    loops: tuple[int, ...] | None = None
+    """of Table 1"""
+    single_loops: int | None = None
+    """of the tables that train with one number of loops"""
+    study_loops: int = 50
+    """of what goes beyond the paper"""
+    study_depth: int = 24
+
+
+SIZES: dict[Scale, Size] = {
+    "smoke": Size("laptop", 4, 2, (1, 2, 3, 4), 2, 4, 4),
+    "laptop": Size("laptop", 2000, 4, (1, 2, 4, 8), 4, 8, 8),
+    "gpu": Size("fast", 10_000),
+    "paper": Size("paper", 10_000),
+}
+TEXTS: dict[Scale, str] = {"smoke": STORIES, "laptop": STORIES, "gpu": "enwiki2015", "paper": "wikitext"}
+
+_SMOKE_TRAIN: dict[str, Any] = {
+    "num_steps": 2, "batch_size": 2, "eval_size": 2, "warmup_steps": 1, "curriculum_steps": None, "device": "cpu",
+    "num_threads": 1,
+}  # fmt: skip
+
+# What one H200 was measured to do (docs/performance.md), in the operations that `training_flops` counts: sequences of 128
+# tokens at r = 100 in batches of 512, and in the paper's batches of 64. Eight of a `gpu` cell's ten minutes are for
+# training, the rest for compiling and testing. To change these numbers is to change the steps, and so the runs.
+GPU_FLOPS_PER_SECOND, GPU_FLOPS_PER_SECOND_AT_64 = 2.2e14, 2.0e14
+GPU_TRAINING_SECONDS = 480
+# One thread of a laptop's core beside another one: 600 examples a second of edit distance 6 at r = 8 (LOG.md).
+CPU_FLOPS_PER_SECOND = 2.4e10
+SPEEDS: dict[Scale, float] = {
+    "smoke": CPU_FLOPS_PER_SECOND,
+    "laptop": CPU_FLOPS_PER_SECOND,
+    "gpu": GPU_FLOPS_PER_SECOND,
+    "paper": GPU_FLOPS_PER_SECOND_AT_64,
+}
+
+
+def start(problem: str, scale: Scale) -> RunConfig:
+    """The config of a problem at a scale, before a cell says which model it wants."""
+    known, config = PROBLEMS[problem], recipe(SIZES[scale].recipe, PROBLEMS[problem].task)
+    if scale == "smoke":
+        config = replace(
+            config,
+            task=replace(config.task, **known.smallest),
+            model=replace(config.model, dim=8, num_heads=2),
+            train=replace(config.train, **_SMOKE_TRAIN),
+        )
+    elif scale == "laptop":
+        config = replace(config, task=replace(config.task, **known.small))
+    else:
+        config = replace(config, task=replace(config.task, **known.full))
+    if known.task == "language":
+        text: dict[str, Any] = {"text": TEXTS[scale]}
+        config = replace(config, task=replace(config.task, **text))
+    return config
+
+
+def fitting(config: RunConfig, scale: Scale) -> RunConfig:
+    """At `gpu` scale, as many of the recipe's steps as eight minutes have room for, its curriculum in proportion."""
+    if scale != "gpu":
+        return config
+    from looped.training.flops import estimated_flops
+
+    share = GPU_FLOPS_PER_SECOND * GPU_TRAINING_SECONDS / estimated_flops(config)
+    if share >= 1:
+        return config
+    train = config.train
+    curriculum = None if train.curriculum_steps is None else max(1, int(share * train.curriculum_steps))
+    steps = max(1, int(share * train.num_steps))
+    return replace(config, train=replace(train, num_steps=steps, curriculum_steps=curriculum))
+
+
+def fitting_alike(configs: dict[Key, RunConfig], scale: Scale) -> dict[Key, RunConfig]:
+    """The same for runs that are to be compared after as many steps: those of the slowest."""
+    fitted = {key: fitting(config, scale) for key, config in configs.items()}
+    slowest = min(fitted.values(), key=lambda config: config.train.num_steps).train
+    steps: dict[str, Any] = {"num_steps": slowest.num_steps, "curriculum_steps": slowest.curriculum_steps}
+    return {
+        key: config
+        if config.train.num_steps == slowest.num_steps
+        else replace(config, train=replace(config.train, **steps))
+        for key, config in fitted.items()
+    }
+
+
+def measures(scale: Scale, **more: Any) -> Measures:
+    settings: dict[str, Any] = {"size": SIZES[scale].test_size, **more}
+    return Measures(**settings)
+
+
+def layers_of(problem: str, scale: Scale) -> int:
+    return SIZES[scale].layers or PROBLEMS[problem].layers
+
+
+def loops_of(problem: str, scale: Scale) -> tuple[int, ...]:
+    """The loop counts of a problem's row or table."""
+    known, size = PROBLEMS[problem].loops, SIZES[scale]
+    if len(known) == 1:
+        return (size.single_loops,) if size.single_loops else known
+    return size.loops or known
+
+
+def estimated_seconds(config: RunConfig, scale: Scale) -> float:
+    """Of training, from its operations and the speeds above: on one core, or one H200."""
+    from looped.training.flops import estimated_flops
+
+    return estimated_flops(config) / SPEEDS[scale]

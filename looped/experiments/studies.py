@@ -1,0 +1,223 @@
+"""What goes beyond the paper, in the same form as its tables: each a question about edit distance 40 (or its small
+version), asked with few models."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from looped.config import ModelConfig, RunConfig
+from looped.experiments.scales import SIZES, fitting_alike, measures, start
+from looped.experiments.spec import SCALE_TEXT, Cell, Experiment, Scale
+
+PROBLEM = "ED40"
+CONDITIONINGS = ("none", "static", "additive", "table", "eta", "scale", "gate", "shift", "timestep")
+
+
+def conditioning(scale: Scale) -> Experiment:
+    return Experiment(
+        id="conditioning",
+        title="What the timestep should set, at equal FLOPs",
+        about=(
+            "Nine ways of telling a looped block which loop it is in, from nothing to the paper's timestep encoding, "
+            f"at the same width and so with the same work per example; their parameters differ. {_on(scale)}"
+        ),
+        scale=scale,
+        cells=_conditioning_cells(scale, {}),
+        measures=measures(scale),
+    )
+
+
+def conditioning_parameters(scale: Scale) -> Experiment:
+    from looped.models import build_model
+
+    base = start(PROBLEM, scale)
+    counts = {
+        name: build_model(_conditioned(base.model, name, scale), base.task.spec).num_parameters()
+        for name in CONDITIONINGS
+    }
+    # One more hidden unit has a row, a column and a bias.
+    unit = 2 * base.model.dim + 1
+    more = {name: round((max(counts.values()) - count) / unit) for name, count in counts.items()}
+    return Experiment(
+        id="conditioning-parameters",
+        title="What the timestep should set, at equal parameters",
+        about=(
+            "The nine conditionings again, the feed-forward layer of each widened until all have as many parameters as "
+            f"the largest, up to one hidden unit; the wider ones do more work per example. {_on(scale)}"
+        ),
+        scale=scale,
+        cells=_conditioning_cells(scale, {name: base.model.resolved_ff_dim + extra for name, extra in more.items()}),
+        measures=measures(scale),
+    )
+
+
+def _conditioning_cells(scale: Scale, ff_dims: dict[str, int]) -> tuple[Cell, ...]:
+    base, configs = start(PROBLEM, scale), {}
+    for name in CONDITIONINGS:
+        model = _conditioned(base.model, name, scale)
+        # A width that changes nothing is left unsaid, so that the run is the one of other tables.
+        if ff_dims.get(name, base.model.resolved_ff_dim) != base.model.resolved_ff_dim:
+            model = replace(model, ff_dim=ff_dims[name])
+        configs[name] = replace(base, model=model)
+    column = f"r={SIZES[scale].study_loops}"
+    return tuple(Cell(name, column, config) for name, config in fitting_alike(configs, scale).items())
+
+
+def _conditioned(model: ModelConfig, name: str, scale: Scale) -> ModelConfig:
+    """The looped and the timestep model are written as in Table 1, so that they are the same runs."""
+    model = replace(model, num_loops=SIZES[scale].study_loops)
+    if name == "none":
+        return replace(model, block="looped")
+    if name == "timestep":
+        return replace(model, block="modulated")
+    return replace(model, block="modulated", conditioning=name)
+
+
+def length(scale: Scale) -> Experiment:
+    base, num_loops = start(PROBLEM, scale), SIZES[scale].study_loops
+    # The model gets classes for answers of twice the length; it is trained on strings of the usual one.
+    shares = tuple(share / 2 for share in base.train.size_choices or (1.0,))
+    twice: dict[str, Any] = {"length": 2 * base.task.size}
+    task = replace(base.task, **twice)
+    kinds: dict[str, dict[str, Any]] = {
+        "n": {"size_schedule": "growing", "size_choices": shares},
+        "n/2 to n": {"size_schedule": "random", "size_choices": (0.25, 0.375, 0.5)},
+    }
+    rows: dict[str, tuple[str, int | None]] = {
+        "n": ("test", None),
+        "1.5 n": ("sets/1.5 n", None),
+        "1.5 n, 1.5 r": ("sets/1.5 n", math.ceil(1.5 * num_loops)),
+        "2 n": ("sets/2 n", None),
+        "2 n, 2 r": ("sets/2 n", 2 * num_loops),
+    }
+    columns: dict[str, RunConfig] = {}
+    for kind, schedule in kinds.items():
+        for name, block in (("looped", "looped"), ("timestep", "modulated")):
+            model = replace(base.model, block=block, num_loops=num_loops)
+            config = replace(base, task=task, model=model, train=replace(base.train, **schedule))
+            columns[f"{name}, trained on {kind}, r={num_loops}"] = config
+    columns = fitting_alike(columns, scale)
+    return Experiment(
+        id="length",
+        title="Longer strings than trained on, with more loops",
+        about=(
+            "Models trained on strings of one length n, or of lengths from n/2 to n, tested on longer ones: with the r "
+            "loops they were trained with, and with more in proportion. "
+            f"{_on(scale)}"
+        ),
+        scale=scale,
+        cells=tuple(
+            Cell(row, column, config, shows=shows, at_loops=loops)
+            for row, (shows, loops) in rows.items()
+            for column, config in columns.items()
+        ),
+        measures=measures(scale, sizes=(1.5, 2.0)),
+    )
+
+
+def depth(scale: Scale) -> Experiment:
+    base, total = start(PROBLEM, scale), SIZES[scale].study_depth
+    configs: dict[tuple[str, str], RunConfig] = {}
+    for layers in (1, 2, 4):
+        for name, block in (("looped", "looped"), ("timestep", "modulated")):
+            model = replace(base.model, block=block, num_layers=layers, num_loops=total // layers)
+            configs[f"{layers} x {total // layers}", name] = replace(base, model=model)
+    cells = [Cell(row, column, config) for (row, column), config in fitting_alike(configs, scale).items()]
+    return Experiment(
+        id="depth",
+        title="Layers times loops at equal depth",
+        about=(
+            f"A stack of 1, 2 or 4 layers, looped until {total} layers were applied: equal work per example, more "
+            f"parameters with more layers. {_on(scale)}"
+        ),
+        scale=scale,
+        cells=tuple(cells),
+        measures=measures(scale),
+    )
+
+
+def loops(scale: Scale) -> Experiment:
+    base, num_loops = start(PROBLEM, scale), SIZES[scale].study_loops
+    growing = tuple(max(1, num_loops * part // 8) for part in (1, 2, 4, 8))
+    random = tuple(max(1, num_loops * part // 4) for part in (1, 2, 3, 4))
+    schedules: dict[str, dict[str, Any]] = {
+        "fixed": {},
+        "growing": {"loop_schedule": "growing", "loop_choices": growing},
+        "random": {"loop_schedule": "random", "loop_choices": random},
+    }
+    once, twice = f"{num_loops} loops", f"{2 * num_loops} loops"
+    columns: dict[str, tuple[str, str, int | None]] = {
+        f"looped, {once}": ("looped", "test", None),
+        f"looped, {twice}": ("looped", "test", 2 * num_loops),
+        f"timestep, {once}": ("modulated", "test", None),
+        f"timestep, {twice}, extend": ("modulated", "test", 2 * num_loops),
+        f"timestep, {twice}, clamp": ("modulated", "sets/clamp", 2 * num_loops),
+        f"timestep, {twice}, rescale": ("modulated", "sets/rescale", 2 * num_loops),
+    }
+    configs: dict[tuple[str, str], RunConfig] = {}
+    for row, schedule in schedules.items():
+        for block in ("looped", "modulated"):
+            model = replace(base.model, block=block, num_loops=num_loops)
+            configs[row, block] = replace(base, model=model, train=replace(base.train, **schedule))
+    configs = fitting_alike(configs, scale)
+    cells = [
+        Cell(row, column, configs[row, block], shows=shows, at_loops=at_loops)
+        for row in schedules
+        for column, (block, shows, at_loops) in columns.items()
+    ]
+    return Experiment(
+        id="loops",
+        title="Fewer and more loops than trained with",
+        about=(
+            f"Models trained with {num_loops} loops always, with more and more of them, or with a random number, read "
+            "after every loop up to twice as many. Beyond the trained number, loop t has the time t (extend), the last "
+            f"trained one (clamp), or all times are shrunk into the trained range (rescale). {_on(scale)}"
+        ),
+        scale=scale,
+        cells=tuple(cells),
+        measures=measures(scale, beyond=("clamp", "rescale")),
+    )
+
+
+def fidelity(scale: Scale) -> Experiment:
+    base, num_loops = start(PROBLEM, scale), SIZES[scale].study_loops
+    looped = replace(base, model=replace(base.model, block="looped", num_loops=num_loops))
+    timestep = replace(base, model=replace(base.model, block="modulated", num_loops=num_loops))
+    unit_borders: dict[str, Any] = {"borders": "unit"}
+    variants: dict[tuple[str, str], RunConfig] = {("as here", "looped"): looped, ("as here", "timestep"): timestep}
+    for name, config in (("looped", looped), ("timestep", timestep)):
+        variants["labels with cheap borders", name] = replace(config, task=replace(base.task, **unit_borders))
+    variants["values and FF input not normalised", "looped"] = replace(
+        looped, model=replace(looped.model, norm="query-key")
+    )
+    variants["zero start overwritten", "timestep"] = replace(
+        timestep, model=replace(timestep.model, modulation_start="random")
+    )
+    return Experiment(
+        id="fidelity",
+        title="Where the public code differs from the paper",
+        about=(
+            "Labels whose leading insertions and deletions cost 1 instead of 2; a looped baseline whose attention "
+            "values and feed-forward input are not normalised; a timestep model whose zero start is overwritten by a "
+            f"later initialisation. Each beside the model as the paper prints it, at r = {num_loops}. {_on(scale)}"
+        ),
+        scale=scale,
+        cells=tuple(Cell(row, column, config) for (row, column), config in fitting_alike(variants, scale).items()),
+        measures=measures(scale),
+    )
+
+
+def _on(scale: Scale) -> str:
+    base = start(PROBLEM, scale)
+    return f"Edit distance, n = {base.task.size}. Scale {scale}: {SCALE_TEXT[scale]}."
+
+
+STUDIES: dict[str, Callable[[Scale], Experiment]] = {
+    "conditioning": conditioning,
+    "conditioning-parameters": conditioning_parameters,
+    "length": length,
+    "depth": depth,
+    "loops": loops,
+    "fidelity": fidelity,
+}

@@ -1,0 +1,234 @@
+"""The report's sentences, made from the numbers: what was run, what agrees with the paper, what does not."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from looped.experiments.charts import FEWEST_RUNS, correlation, train_test_pair
+from looped.experiments.compare import (
+    FAR_POINTS,
+    FAR_SHARE,
+    Claim,
+    above,
+    claims,
+    compares_numbers,
+    compares_order,
+    difference,
+    orders,
+)
+from looped.experiments.measured import (
+    Measured,
+    distinct_records,
+    duration,
+    listed,
+    plural,
+    seeds_in_words,
+    short_power,
+)
+from looped.experiments.results import Record, run_key
+from looped.experiments.spec import SCALE_TEXT, Experiment
+
+Part = tuple[Experiment, list[Measured]]
+"""an experiment with its measured cells, at least one"""
+
+
+def summary(parts: Sequence[Part], missing: Sequence[Experiment]) -> list[str]:
+    """The paragraphs at the top: what was run, at which scale, at what cost, and how it compares."""
+    if not parts:
+        return ["No experiment has been run yet."]
+    cells = [one for _, measured in parts for one in measured]
+    scales = list(dict.fromkeys(experiment.scale for experiment, _ in parts))
+    ran = (
+        f"{plural(len(parts), 'experiment')} at {listed(scales)} scale: {compute(distinct_records(cells))}. "
+        f"{_capital(seeds_in_words(cells))} per cell"
+        f"{': differences between single runs may be luck of the seed' if seeds_in_words(cells) == 'one seed' else ''}."
+    )
+    if missing:
+        ran += f" {plural(len(missing), 'experiment')} not run yet."
+    return [ran, *_overall(parts)]
+
+
+def _overall(parts: Sequence[Part]) -> list[str]:
+    """Numbers where the problem is the paper's, orders where it is not."""
+    numbers: Counter[str] = Counter()
+    pairs: Counter[str] = Counter()
+    for experiment, measured in parts:
+        if not compares_order(experiment):
+            continue
+        own = [one for one in measured if compares_numbers(experiment, one)]
+        numbers.update(map(_number_kind, own))
+        pairs.update(orders(measured))
+    sentences = []
+    if numbers:
+        sentences.append(
+            f"On the paper's own problems, {plural(numbers.total(), 'number')} can be compared: the paper's lies "
+            f"inside our 95 % interval for {numbers['same']}; ours is better for {numbers['better']} and worse for "
+            f"{numbers['worse']}."
+        )
+    if pairs:
+        sentences.append(
+            f"Of {plural(pairs.total(), 'pair')} of models that the paper's tables put in an order, "
+            f"{pairs['as in the paper']} come out in the same order, {pairs['the other way']} the other way round, and "
+            f"{pairs['open']} stay open because the intervals overlap."
+        )
+    return [" ".join(sentences)] if sentences else []
+
+
+def _number_kind(one: Measured) -> str:
+    found = difference(one)
+    return found.tone.removeprefix("far-") if found else "none"
+
+
+def compute(records: Sequence[Record]) -> str:
+    """`9 runs, 14 minutes of training, 1.2e13 floating-point operations, on ...`."""
+    hardware = listed(list(dict.fromkeys(record.hardware for record in records)))
+    return (
+        f"{plural(len(records), 'run')}, {duration(sum(record.seconds for record in records))} of training, "
+        f"{plural(sum(record.samples for record in records), 'sample')}, "
+        f"{short_power(sum(record.flops for record in records))} floating-point operations, on {hardware}"
+    )
+
+
+def conditions(experiment: Experiment, measured: Sequence[Measured]) -> str:
+    """Scale, seeds and cost of one experiment."""
+    records = distinct_records(measured)
+    versions = listed(list(dict.fromkeys(
+        ", ".join(f"{name} {number}" for name, number in record.versions.items() if name in ("torch", "looped"))
+        for record in records
+    )))  # fmt: skip
+    scale = "" if SCALE_TEXT[experiment.scale] in experiment.about else f" ({SCALE_TEXT[experiment.scale]})"
+    left = len(experiment.cells) - len(measured)
+    missing = f" {plural(left, 'cell')} of {len(experiment.cells)} not run yet." if left else ""
+    return (
+        f"Scale: {experiment.scale}{scale}. {_capital(compute(records))}; "
+        f"{seeds_in_words(measured)}; {versions}.{missing}"
+    )
+
+
+def verdicts(experiment: Experiment, measured: Sequence[Measured]) -> list[str]:
+    """What can be said of one experiment against the paper, a sentence each."""
+    if not compares_order(experiment):
+        return ["A test of the machinery: nothing is compared."]
+    together = _correlation_sentences(measured)
+    has_paper = any(one.cell.paper is not None for one in measured)
+    if together and not has_paper and any(one.cell.shows.startswith("train") for one in measured):
+        return together  # training beside test is then the question itself
+    found = [*_number_sentences(experiment, measured), *_order_sentences(measured), *_claim_sentences(measured)]
+    return [*(found or _best_sentence(measured)), *together]
+
+
+def _correlation_sentences(measured: Sequence[Measured]) -> list[str]:
+    """Of one kind of number alone."""
+    pairs = [pair for record in distinct_records(measured) if (pair := train_test_pair(record))]
+    found = correlation(pairs)
+    if found is None or len(pairs) < FEWEST_RUNS or len({one.cell.config.task.metric for one in measured}) > 1:
+        return []
+    return [f"Training against test: correlation {found:.3f} over {len(pairs)} runs."]
+
+
+def unfinished(experiment: Experiment, measured: Sequence[Measured], records: Mapping[str, Record]) -> list[str]:
+    """Tries that did not come to their end, and what was noted about those that did."""
+    done = {one.cell.config for one in measured}
+    found = {}
+    for cell in experiment.cells:
+        record = records.get(run_key(cell.config))
+        if record is not None and not record.finished and cell.config not in done:
+            steps = f"stopped at step {record.steps:,} of {cell.config.train.num_steps:,}"
+            found[cell.config] = f"{cell.label}: {steps}, no result{f' ({record.note})' if record.note else ''}."
+    for one in measured:
+        for record in one.records:
+            if record.note:
+                found.setdefault(record.config, f"{one.cell.label}, seed {record.config.seed}: {record.note}")
+    return list(found.values())
+
+
+def _number_sentences(experiment: Experiment, measured: Sequence[Measured]) -> list[str]:
+    own = [one for one in measured if compares_numbers(experiment, one)]
+    if not own:
+        return []
+    kinds = Counter(map(_number_kind, own))
+    text = (
+        f"Numbers: the paper's lies inside our interval for {kinds['same']} of {len(own)}; ours is better for "
+        f"{kinds['better']} and worse for {kinds['worse']}."
+    )
+    furthest = max(own, key=lambda one: abs(one.value - (one.cell.paper or 0.0)))
+    found = difference(furthest)
+    if found and found.sign != "=":
+        text += f" The largest difference: {furthest.cell.label}, {furthest.with_interval()}, {found.words}."
+    return [text]
+
+
+def _order_sentences(measured: Sequence[Measured]) -> list[str]:
+    pairs = orders(measured)
+    if not pairs:
+        return []
+    return [
+        f"Order of models: of {plural(pairs.total(), 'pair')}, {pairs['as in the paper']} as in the paper, "
+        f"{pairs['the other way']} the other way, {pairs['open']} open."
+    ]
+
+
+def _claim_sentences(measured: Sequence[Measured]) -> list[str]:
+    """Each claim over all rows, and every row that contradicts the paper by name."""
+    found = sorted(claims(measured), key=lambda claim: claim.name)
+    in_order = list(dict.fromkeys(claim.name for claim in claims(measured)))
+    by_name = {name: list(group) for name, group in groupby(found, key=lambda claim: claim.name)}
+    return [_claim_sentence(name, by_name[name]) for name in in_order]
+
+
+def _claim_sentence(name: str, group: Sequence[Claim]) -> str:
+    if len(group) == 1:
+        (one,) = group
+        papers = {"yes": "paper: yes", "no": "paper: no", "open": "paper: equal", None: "the paper has no number"}
+        return f"{name}: {_ANSWERS[one.ours]} ({papers[one.papers]}); {one.numbers}."
+    ours = Counter(claim.ours for claim in group)
+    papers = Counter(claim.papers for claim in group if claim.papers is not None)
+    beside = f" (paper: {_counts(papers)} of {papers.total()} rows)" if papers else ""
+    text = f"{name}: {_counts(ours)} of {len(group)} rows{beside}."
+    against = [claim for claim in group if claim.verdict == "the other way"]
+    return text + "".join(f" Against the paper: {claim.row}, {claim.numbers}." for claim in against)
+
+
+def _counts(answers: Mapping[Any, int]) -> str:
+    """`yes in 3, open in 2`."""
+    return listed([f"{answer} in {answers[answer]}" for answer in ("yes", "no", "open") if answers[answer]])
+
+
+_ANSWERS = {"yes": "yes", "no": "no", "open": "open, the intervals overlap"}
+
+
+def _best_sentence(measured: Sequence[Measured]) -> list[str]:
+    """Where there is no number of the paper's and no claim: the best cell, and whether it is clearly so."""
+    alike = [one for one in measured if one.cell.shows == measured[0].cell.shows and one.measure == measured[0].measure]
+    ordered = sorted(alike, key=lambda one: one.value, reverse=alike[0].measure.higher_is_better)
+    if len(ordered) < 2:
+        return [f"{ordered[0].cell.label}: {ordered[0].with_interval()}."]
+    best, second = ordered[0], ordered[1]
+    clear = "their intervals overlap" if above(best, second) == "open" else "their intervals do not overlap"
+    return [
+        f"Best: {best.cell.label}, {best.with_interval()}; next: {second.cell.label}, {second.with_interval()}; "
+        f"{clear}."
+    ]
+
+
+def rules(several_seeds: bool) -> list[str]:
+    """How the signs and words come about."""
+    seeds = "; with several seeds the mean is shown, and the lowest to the highest end of their intervals"
+    return [
+        "Numbers are compared with the paper's only where the problem is the paper's own; where it is another, the "
+        "paper's number is shown for orientation and only the order of models within a row is compared.",
+        "= the paper's number lies inside our 95 % interval; ▲ and ▼ ours is above or below it. Blue: ours is better; "
+        f"orange: worse; stronger from {100 * FAR_POINTS:.0f} points of accuracy on, or {100 * FAR_SHARE:.0f} % of any "
+        "other number.",
+        "✓ all pairs of a cell that our intervals decide are ordered as in the paper; ✗2 two pairs are ordered the "
+        "other way; ? none is decided. A pair is decided if its 95 % intervals do not overlap.",
+        "Intervals are Wilson's for accuracies and the bootstrap's for other numbers, over the test examples. They do "
+        f"not hold the luck of the seed{seeds if several_seeds else ''}.",
+        "The constant answer is the best one that does not look at the question: the most frequent class, or the mean.",
+        "Every number of ours comes from the record of a finished run; the tables of runs say which.",
+    ]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,87 @@
+"""One run in a process of its own: trained to the end, tested, and its record written."""
+
+import os
+import signal
+import threading
+from dataclasses import replace
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from looped.config import RunConfig
+from looped.errors import InputError
+from looped.experiments.claims import claimed
+from looped.experiments.examine import examine, failed_try, lacking, own_record
+from looped.experiments.results import RECORD_NAME, Record, evaluation_value, save_record
+from looped.experiments.spec import Measures
+
+WATCH_SECONDS = 1.0
+
+
+class Outcome(NamedTuple):
+    state: Literal["finished", "busy", "stopped", "failed"]
+    text: str = ""
+
+
+def start_worker(stop: Event, device: str | None) -> None:
+    """In a worker: see one GPU alone, if any, and stop when asked to or when the runner is gone."""
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent and not stop.wait(WATCH_SECONDS):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)  # a training ends after its step, with a checkpoint; a test at once
+        _IDLE.wait()
+        os._exit(1)  # nobody is left to give this worker anything, but it would wait for it
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the runner decides
+    _IDLE.set()
+    threading.Thread(target=watch, daemon=True).start()
+
+
+_IDLE = threading.Event()  # in a worker: set while no run is being worked on
+
+
+def finish_cell(config: RunConfig, root: str, measures: Measures) -> Outcome:
+    """In a worker: train and test one run, unless another one is at it."""
+    _IDLE.clear()
+    try:
+        threads = config.train.num_threads or int(os.environ["OMP_NUM_THREADS"])
+        return finish_run(replace(config, train=replace(config.train, num_threads=threads)), Path(root), measures)
+    except InputError as error:
+        return Outcome("failed", str(error))
+    finally:
+        _IDLE.set()
+
+
+def finish_run(config: RunConfig, root: Path, measures: Measures) -> Outcome:
+    """Train and test one run under `root` and write its record, from wherever it stands."""
+    from looped.training import train
+    from looped.training.trainer import Diverged
+
+    folder = root / config.folder_name
+    with claimed(root, config.folder_name) as free:
+        if not free:
+            return Outcome("busy")
+        record = own_record(folder, config)
+        if record is not None and not lacking(record, config, measures):
+            return Outcome("finished", _number(record))
+        try:
+            result = train(config, folder, quiet=True)
+        except Diverged as error:
+            save_record(folder / RECORD_NAME, failed_try(config, folder, str(error)))
+            raise
+        if not result["finished"]:
+            return Outcome("stopped", f"step {result['step']}")
+        record = examine(config, folder, measures, record)
+        save_record(folder / RECORD_NAME, record)
+        return Outcome("finished", _number(record))
+
+
+def _number(record: Record) -> str:
+    assert record.test is not None
+    found = evaluation_value(record.test)
+    assert found is not None
+    return f"{record.test['metric']} {found.value:.4g} ({found.low:.4g} to {found.high:.4g})"

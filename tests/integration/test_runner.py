@@ -1,0 +1,309 @@
+"""The runner as a user meets it: it skips, resumes, shares its work, stops in time, and survives being killed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from looped.cli import main
+from looped.config import RunConfig
+from looped.experiments import worker
+from looped.experiments.paper import experiment
+from looped.experiments.results import RECORD_NAME, load_records, read_record
+from looped.experiments.runner import run_experiment, status
+from looped.experiments.spec import Experiment
+from looped.training.folder import RunFolder
+from looped.training.log import records as log_records
+from looped.training.trainer import Diverged
+
+ROOT = Path(__file__).parents[2]
+
+
+def small(*patterns: str) -> Experiment:
+    return experiment("table1", "smoke").select(patterns or ("ED40:TF", "ED40:timestep r=*"))
+
+
+def slow(num_steps: int, test_size: int = 4) -> Experiment:
+    """Three runs, long enough to be stopped on the way."""
+    made = small("ED40:TF", "ED40:timestep r=1", "ED40:looped r=2")
+    cells = []
+    for cell in made.cells:
+        train = replace(cell.config.train, num_steps=num_steps, checkpoint_every=50, log_every=50, eval_every=10**6)
+        cells.append(replace(cell, config=replace(cell.config, train=train)))
+    return replace(made, cells=tuple(cells), measures=replace(made.measures, size=test_size))
+
+
+RUNNER = """
+import sys
+from pathlib import Path
+from looped.experiments.runner import run_experiment
+from tests.integration.test_runner import slow
+if __name__ == "__main__":
+    steps, size, workers = map(int, sys.argv[2:5])
+    run_experiment(slow(steps, size), Path(sys.argv[1]), num_workers=workers)
+"""
+
+
+def start_runner(root: Path, num_steps: int, test_size: int = 4, workers: int = 2) -> subprocess.Popen:
+    script = root.parent / "run.py"
+    script.write_text(RUNNER)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script), str(root), str(num_steps), str(test_size), str(workers)]
+    return subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def workers_of(parent: int) -> list[int]:
+    """Processes that a runner has started, found by their parent."""
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True)
+    return [int(line) for line in found.stdout.split()]
+
+
+def stop(process: subprocess.Popen, how: signal.Signals) -> str:
+    """Stop a runner as a user or a machine would, and see that none of its workers outlives it."""
+    workers = workers_of(process.pid)
+    assert workers
+    if how == signal.SIGINT:
+        os.killpg(process.pid, how)  # what Ctrl-C does
+    else:
+        process.kill()
+    _, said = process.communicate(timeout=60)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "workers outlived the runner")
+    return said
+
+
+def finished(root: Path) -> int:
+    return len(list(root.glob(f"*/{RECORD_NAME}")))
+
+
+def test_finished_runs_are_skipped_and_the_status_tells(tmp_path, capsys):
+    made, runs = small(), tmp_path / "runs"
+    before = status(made, runs, None)
+    assert {cell["state"] for cell in before} == {"not begun"}
+    assert run_experiment(made, runs, num_workers=2)
+    stamps = {path: path.stat().st_mtime_ns for path in runs.rglob("*.json")}
+    assert run_experiment(made, runs, num_workers=2)
+    assert {path: path.stat().st_mtime_ns for path in runs.rglob("*.json")} == stamps
+    rows = status(made, runs, None)
+    assert all(row["finished"] for row in rows)
+    for row in rows:
+        record = read_record(runs / row["run"] / RECORD_NAME)
+        own = next(each for each in record.test["rows"] if each["loops"] == record.config.model.num_loops)
+        assert (row["value"], row["low"], row["high"]) == (own["accuracy"], own["low"], own["high"])
+    # What was collected is finished, too, on a machine that has no runs.
+    results = str(tmp_path / "results")
+    assert main(["paper", "collect", "--root", str(runs), "--results", results]) == 0
+    assert run_experiment(made, tmp_path / "none", results=Path(results), num_workers=1)
+    assert not (tmp_path / "none").exists()
+    words = ["paper", "status", "table1", "--scale", "smoke", "--cells", "ED40:TF", "--root", str(tmp_path / "none")]
+    capsys.readouterr()
+    assert main([*words, "--results", results, "--json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)["experiments"]
+    assert [cell["finished"] for cell in shown["cells"]] == [True]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_in_training_it_loses_what_came_after_the_last_checkpoint(how, tmp_path):
+    runs, num_steps = tmp_path / "runs", 2000
+    process = start_runner(runs, num_steps)
+    wait_until(lambda: len(list(runs.glob("*/checkpoints/step-*"))) >= 3, "no checkpoints")
+    said = stop(process, how)
+    assert said.count("Traceback") <= 1  # the script's own, for the KeyboardInterrupt
+    assert finished(runs) < 3, "nothing was left to finish"
+    kept = {folder.name: RunFolder(folder).newest_checkpoint() for folder in runs.iterdir() if folder.name[0] != "."}
+    assert all(checkpoint is not None for checkpoint in kept.values())
+    again = start_runner(runs, num_steps)
+    _, said = again.communicate(timeout=300)
+    assert again.returncode == 0, said
+    assert finished(runs) == 3
+    for name in kept:
+        steps = [step for _, step in log_records(runs / name / "log.jsonl")]
+        assert steps == sorted(steps)
+        assert steps[-1] == num_steps
+
+
+def test_killed_in_a_test_it_does_not_train_again(tmp_path):
+    runs = tmp_path / "runs"
+    process = start_runner(runs, 20, test_size=60_000, workers=1)
+    wait_until(lambda: bool(list(runs.glob("*/result.json"))), "no training was finished")
+    stop(process, signal.SIGKILL)
+    assert finished(runs) == 0
+    (result,) = runs.glob("*/result.json")
+    before = result.read_text()
+    made = slow(20)
+    assert run_experiment(made, runs, num_workers=1)
+    assert result.read_text() == before
+    assert finished(runs) == 3
+
+
+KILLED_REPORT = """
+import os, signal, sys
+from looped import files
+from looped.cli import main
+replaced, count = os.replace, [int(sys.argv[1])]
+def dying(*paths):
+    if count[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    count[0] -= 1
+    replaced(*paths)
+files.os.replace = dying
+main(sys.argv[2:])
+"""
+
+
+def test_killed_while_it_writes_the_report_leaves_a_whole_page(tmp_path):
+    runs, out = tmp_path / "runs", tmp_path / "report"
+    for cell in small().cells:
+        worker.finish_run(cell.config, runs, small().measures)
+    words = ["paper", "report", "table1", "--scale", "smoke", "--root", str(runs), "--results", str(tmp_path / "none"),
+             "--out", str(out)]  # fmt: skip
+    assert main(words) == 0
+    whole = (out / "index.html").read_text()
+    for count in (0, 1):
+        killed = subprocess.run([sys.executable, "-c", KILLED_REPORT, str(count), *words], capture_output=True)
+        assert killed.returncode == -signal.SIGKILL
+        assert (out / "index.html").read_text() == whole
+    assert main(words) == 0
+    assert (out / "index.html").read_text() == whole
+
+
+def test_two_runners_on_one_folder_do_nothing_twice(tmp_path):
+    runs = tmp_path / "runs"
+    both = [start_runner(runs, 400, workers=1) for _ in range(2)]
+    said = [process.communicate(timeout=300)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    done = [re.findall(r"^\[ *\d+ s\] (ED40, .*): accuracy", text, re.MULTILINE) for text in said]
+    by_others = [re.findall(r"^\[ *\d+ s\] (ED40, .*): finished by another", text, re.MULTILINE) for text in said]
+    for own, others in zip(done, by_others, strict=True):
+        assert set(own).isdisjoint(others)
+    for folder in runs.iterdir():
+        if folder.name[0] != ".":
+            steps = [json.loads(line) for line, _ in log_records(folder / "log.jsonl")]
+            trained = [line["step"] for line in steps if "loss" in line]
+            assert trained == list(range(50, 401, 50)), "two trained it"
+    assert finished(runs) == 3
+    assert not list((runs / ".claims").glob("*.json"))
+
+
+def test_a_time_limit_stops_it_and_the_same_command_goes_on(tmp_path, capsys):
+    made, runs = slow(3000), tmp_path / "runs"
+    assert not run_experiment(made, runs, num_workers=1, minutes=0.15)
+    assert "the same command goes on" in capsys.readouterr().err
+    assert finished(runs) < 3
+    # Nothing was lost: where a run was stopped, there is a checkpoint of that step.
+    begun = [folder for folder in runs.iterdir() if (folder / "log.jsonl").exists()]
+    for folder in begun:
+        last = max((step for _, step in log_records(folder / "log.jsonl")), default=0)
+        checkpoint = RunFolder(folder).newest_checkpoint()
+        assert (checkpoint.step if checkpoint else 0) == last
+    for words in (["--minutes", "0"], ["--workers", "0"], ["--seeds", "0"]):
+        assert main(["paper", "run", "table1", "--scale", "smoke", "--root", str(runs), *words]) == 2
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_folder_of_an_older_config_is_told_and_left_alone(tmp_path, capsys):
+    made = small("ED40:TF")
+    config = made.cells[0].config
+    folder = tmp_path / "runs" / config.folder_name
+    other = replace(config, train=replace(config.train, weight_decay=0.5))
+    assert worker.finish_run(other, tmp_path / "other", made.measures).state == "finished"
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "other" / other.folder_name).rename(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    words = ["paper", "run", "table1", "--scale", "smoke", "--cells", "ED40:TF", "--root", str(tmp_path / "runs")]
+    assert main(words) == 2
+    said = capsys.readouterr().err.strip()
+    assert len(said.splitlines()) == 1
+    assert "holds another run: its train.weight_decay is 0.5, this one's is 0.01" in said
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    # A field that no config has any more is named as well.
+    stored = json.loads((folder / "config.json").read_text())
+    stored["train"]["forgotten"] = 1
+    (folder / "config.json").write_text(json.dumps(stored))
+    assert main(words) == 2
+    assert "train.forgotten" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_is_told_and_the_others_are_finished(tmp_path, capsys):
+    made, runs = small(), tmp_path / "runs"
+    strange = runs / made.cells[1].config.folder_name
+    strange.mkdir(parents=True)
+    (strange / "strange.txt").write_text("not a run")
+    with pytest.raises(ValueError, match=r"ED40, timestep r=1 could not be finished: .*is not a run"):
+        run_experiment(made, runs, num_workers=1)
+    assert finished(runs) == len(made.cells) - 1
+    assert [path.name for path in strange.iterdir()] == ["strange.txt"] or not (strange / RECORD_NAME).exists()
+
+
+def test_a_training_that_diverges_leaves_a_note(tmp_path, monkeypatch):
+    made = small("ED40:looped r=2")
+    cell = made.cells[0]
+    wild = replace(cell.config, train=replace(cell.config.train, learning_rate=1e30, clip_norm=None, num_steps=20,
+                                              optimizer="adamw"))  # fmt: skip
+    with pytest.raises(Diverged):
+        worker.finish_run(wild, tmp_path, made.measures)
+    (record,) = load_records(None, tmp_path).values()
+    assert not record.finished
+    assert record.note.startswith("expected a finite")
+    (row,) = status(replace(made, cells=(replace(cell, config=wild),)), tmp_path, None)
+    assert row["state"].startswith("failed: expected a finite")
+    assert row["value"] is None
+    assert not row["finished"]
+
+
+def test_seeds_are_runs_of_their_own(tmp_path):
+    made = small("ED40:looped r=1")
+    assert run_experiment(made, tmp_path, num_seeds=2, num_workers=1)
+    seeds = sorted(record.config.seed for record in load_records(None, tmp_path).values())
+    assert seeds == [0, 1]
+    assert len(status(made, tmp_path, None, num_seeds=3)) == 3
+
+
+def test_the_list_is_complete_and_readable(capsys):
+    assert main(["paper", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["experiments"]
+    assert [one["id"] for one in listed][:3] == ["table1", "table2", "table3"]
+    for one in listed:
+        for cell in one["cells"]:
+            assert {"row", "column", "paper", "config"} <= set(cell)
+            RunConfig.from_json(cell["config"])
+    assert len(listed[0]["cells"]) == 54
+    assert main(["paper", "list", "--scale", "gpu"]) == 0
+    text = capsys.readouterr().out
+    for one in listed:
+        assert re.search(
+            rf"^{one['id']} +{len(one['cells'])} +\d+ +\d+ (s|min|h|days) +{re.escape(one['title'])}$", text, re.M
+        )
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (["run"], "expected an experiment to run"),
+    (["run", "tabel1"], "did you mean 'table1'"),
+    (["run", "table1", "--scale", "huge"], "unknown scale 'huge'"),
+    (["run", "table1", "--cells", "ED41:*"], "no cell of table1 fits 'ED41:*'"),
+    (["status", "--cells", "ED40:*"], "--cells goes with one experiment"),
+    (["collect", "--root", "nowhere"], "no record of a finished run under nowhere"),
+    (["repotr"], "did you mean 'report'"),
+])  # fmt: skip
+def test_mistakes_are_one_line(words, expected, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["paper", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.strip().splitlines()) == 1
+    assert expected in captured.err
+    assert list(tmp_path.iterdir()) == []

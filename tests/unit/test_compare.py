@@ -1,0 +1,171 @@
+"""The rules by which the report compares, on numbers made by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from looped.config import ModelConfig, RunConfig
+from looped.experiments.charts import correlation
+from looped.experiments.compare import (
+    MORE_LOOPED,
+    OVER_STANDARD,
+    TIMESTEP,
+    above,
+    claims,
+    difference,
+    orders,
+    place_in_order,
+    same_order,
+)
+from looped.experiments.measured import Measured, duration, listed, short_power, split_column
+from looped.experiments.results import Value
+from looped.experiments.spec import Cell
+from looped.tasks import TASKS
+from tests.integration.fake_records import fake_record
+
+ACCURACY = RunConfig(TASKS["edit-distance"](length=4))
+ERROR = RunConfig(TASKS["decision-tree"]())
+
+
+def measured(value, low, high, paper=None, config=ACCURACY, column="looped r=1", row="ED", shows="test") -> Measured:
+    cell = Cell(row, column, config, paper, shows)
+    return Measured(cell, (fake_record(config),), (Value(value, low, high),))
+
+
+@pytest.mark.parametrize(
+    ("paper", "config", "sign", "tone"),
+    [
+        (0.50, ACCURACY, "=", "same"),
+        (0.48, ACCURACY, "=", "same"),  # the interval's end belongs to it
+        (0.47, ACCURACY, "▲", "better"),
+        (0.40, ACCURACY, "▲", "far-better"),
+        (0.53, ACCURACY, "▼", "worse"),
+        (0.60, ACCURACY, "▼", "far-worse"),
+        (0.53, ERROR, "▼", "better"),  # of an error less is better
+        (0.60, ERROR, "▼", "far-better"),
+        (0.40, ERROR, "▲", "far-worse"),
+    ],
+)
+def test_a_number_against_the_papers(paper, config, sign, tone):
+    found = difference(measured(0.5, 0.48, 0.52, paper, config))
+    assert found is not None
+    assert (found.sign, found.tone) == (sign, tone)
+
+
+def test_differences_in_words():
+    found = difference(measured(0.5, 0.48, 0.52, 0.6))
+    assert found is not None
+    assert found.words == "10.0 points below the paper"
+    found = difference(measured(0.5, 0.48, 0.52, 0.25, ERROR))
+    assert found is not None
+    assert found.words == "0.25 above the paper"
+    assert difference(measured(0.5, 0.48, 0.52)) is None
+    # Without an interval nothing is called equal, not even the same number.
+    found = difference(measured(0.5, None, None, 0.5))
+    assert found is not None
+    assert found.sign != "="
+
+
+def test_order_needs_intervals_that_do_not_touch():
+    low, high = measured(0.5, 0.48, 0.52), measured(0.6, 0.58, 0.62)
+    assert above(high, low) == "yes"
+    assert above(low, high) == "no"
+    assert above(low, measured(0.54, 0.52, 0.56)) == "open"
+    assert above(high, measured(0.1, None, None)) == "open"
+
+
+def test_order_against_the_papers():
+    low, high = measured(0.5, 0.48, 0.52, paper=0.3), measured(0.6, 0.58, 0.62, paper=0.4)
+    assert same_order(low, high) == same_order(high, low) == "as in the paper"
+    assert same_order(measured(0.5, 0.48, 0.52, paper=0.9), high) == "the other way"
+    assert same_order(measured(0.59, 0.57, 0.61, paper=0.9), high) == "open"
+    assert same_order(measured(0.5, 0.48, 0.52, paper=0.4), high) is None  # the paper has the same number twice
+    assert same_order(measured(0.5, 0.48, 0.52), high) is None
+    assert same_order(measured(0.5, 0.48, 0.52, paper=0.3, shows="train"), high) is None
+
+
+def test_pairs_are_counted_within_rows_alone():
+    row = [measured(value / 10, value / 10 - 0.01, value / 10 + 0.01, paper=paper, column=f"looped r={value}")
+           for value, paper in ((1, 0.1), (2, 0.3), (3, 0.2))]  # fmt: skip
+    elsewhere = measured(0.9, 0.89, 0.91, paper=0.05, row="LCS")
+    assert orders([*row, elsewhere]) == {"as in the paper": 2, "the other way": 1}
+    signs = [found.sign for one in row if (found := place_in_order(one, row))]
+    assert signs == ["✓", "✗1", "✗1"]
+    assert place_in_order(elsewhere, [elsewhere]) is None
+
+
+def blocks(config: RunConfig, numbers: dict[tuple[str, int], tuple[float, float]]) -> list[Measured]:
+    """Cells from (block, loops) -> (ours, the paper's), each with an interval of 0.02 on both sides."""
+    cells = []
+    for (block, loops), (ours, paper) in numbers.items():
+        one = replace(config, model=ModelConfig(block=block, num_loops=loops))
+        name = {"standard": "TF", "looped": f"looped r={loops}", "modulated": f"timestep r={loops}"}[block]
+        cells.append(measured(ours, ours - 0.02, ours + 0.02, paper, one, name))
+    return cells
+
+
+def test_claims_about_accuracies_and_errors():
+    numbers = {
+        ("standard", 1): (0.5, 0.5),
+        ("looped", 2): (0.3, 0.3),
+        ("looped", 8): (0.6, 0.6),
+        ("modulated", 2): (0.3, 0.3),
+        ("modulated", 8): (0.61, 0.9),
+    }
+    found = {claim.name: claim for claim in claims(blocks(ACCURACY, numbers))}
+    assert len(found) == 5
+    assert found[MORE_LOOPED].verdict == "as in the paper"
+    assert found[OVER_STANDARD].verdict == "as in the paper"
+    assert (found[TIMESTEP].ours, found[TIMESTEP].papers, found[TIMESTEP].verdict) == ("open", "yes", "open")
+    # The same numbers as errors: now more loops are worse, for us and for the paper.
+    found = {claim.name: claim for claim in claims(blocks(ERROR, numbers))}
+    assert (found[MORE_LOOPED].ours, found[MORE_LOOPED].papers) == ("no", "no")
+    assert found[MORE_LOOPED].verdict == "as in the paper"
+    numbers["looped", 8] = (0.1, 0.6)
+    found = {claim.name: claim for claim in claims(blocks(ERROR, numbers))}
+    assert (found[MORE_LOOPED].ours, found[MORE_LOOPED].verdict) == ("yes", "the other way")
+
+
+def test_models_that_differ_in_more_than_loops_make_no_claim():
+    cells = blocks(ACCURACY, {("looped", 2): (0.3, 0.3), ("looped", 8): (0.6, 0.6)})
+    other = replace(cells[1].cell.config, task=TASKS["edit-distance"](length=5))
+    cells[1] = replace(cells[1], cell=replace(cells[1].cell, config=other))
+    assert claims(cells) == []
+
+
+shares = st.floats(0, 1)
+
+
+@given(st.lists(shares, min_size=3, max_size=3), st.lists(shares, min_size=3, max_size=3))
+def test_an_order_read_backwards_is_its_opposite(one, other):
+    (a, b, c), (d, e, f) = sorted(one), sorted(other)
+    left, right = measured(b, a, c), measured(e, d, f)
+    assert above(left, right) == {"yes": "no", "no": "yes", "open": "open"}[above(right, left)]
+    if above(left, right) == "yes":
+        assert b > e
+
+
+@given(st.lists(st.tuples(shares, shares), min_size=3, max_size=20))
+def test_correlation_is_numpys(pairs):
+    found = correlation(pairs)
+    if found is not None and min(np.std([x for x, _ in pairs]), np.std([y for _, y in pairs])) > 1e-3:
+        assert found == pytest.approx(np.corrcoef(np.array(pairs).T)[0, 1], abs=1e-9)
+    assert correlation(pairs[:2]) is None
+
+
+@given(st.floats(1e-9, 1e25))
+def test_short_powers_can_be_read_back(value):
+    assert float(short_power(value)) == pytest.approx(value, rel=0.006)
+
+
+def test_small_words():
+    assert split_column("looped r=5") == ("looped", "r=5")
+    assert split_column("timestep, trained on n, r=50") == ("timestep, trained on n", "r=50")
+    assert split_column("r=8") == ("", "r=8")
+    assert split_column("TF L=12") == ("TF L=12", "")
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert [duration(seconds) for seconds in (59, 600, 9000)] == ["59 seconds", "10 minutes", "2.5 hours"]
