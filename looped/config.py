@@ -48,6 +48,8 @@ class ModelConfig:
         "auto", "none", "timestep", "static", "table", "eta", "additive", "scale", "gate", "shift"
     ] = "auto"
     """what a modulated block is scaled by (auto: timestep for modulated, none otherwise)"""
+    modulation_start: Literal["exact", "random"] = "exact"
+    """of what is made from t: 1 for scales and 0 for gates, exactly; or the last matrix drawn like any other"""
     beyond: Literal["extend", "clamp", "rescale"] = "extend"
     """time of loop t when more loops are run than trained: t, the last trained t, or t shrunk into the trained range"""
     positions: Literal["none", "learned", "sinusoidal", "rotary", "coordinates"] = "learned"
@@ -58,8 +60,8 @@ class ModelConfig:
     """mask of the attention (task: as the task says)"""
     selection: Literal["softmax", "hardmax"] = "softmax"
     """weights of the attention: the usual ones, or equal ones on the largest scores alone, as in the theory"""
-    norm: Literal["rms", "none"] = "rms"
-    """normalisation in front of attention, feed-forward layer and read-out"""
+    norm: Literal["rms", "query-key", "none"] = "rms"
+    """normalisation in front of attention, feed-forward layer and read-out; or of queries, keys and read-out alone"""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     """of the products; weights and the state stay in float32 under bfloat16"""
 
@@ -82,6 +84,10 @@ class ModelConfig:
         require(
             self.block == "modulated" or self.conditioning in ("auto", "none"),
             f"conditioning {self.conditioning!r} needs block 'modulated', got {self.block!r}",
+        )
+        require(
+            self.modulation_start == "exact" or self.resolved_conditioning in ("timestep", "scale", "gate", "shift"),
+            f"modulation_start 'random' needs a conditioning made from t, got {self.resolved_conditioning!r}",
         )
 
     @property
@@ -168,8 +174,10 @@ class TrainConfig:
     """stop cleanly after this long, with a checkpoint; the schedule stays as it is and the run can be resumed"""
     device: Literal["auto", "cpu", "cuda"] = _volatile("auto")
     """where to compute"""
-    engine: Literal["auto", "eager", "compiled"] = _volatile("auto")
-    """plain PyTorch, or compiled sublayers (auto: compiled on a GPU)"""
+    engine: Literal["auto", "eager", "compiled", "fused"] = _volatile("auto")
+    """plain PyTorch, compiled sublayers, or fused kernels (auto: fused on a GPU where they cover the model)"""
+    remat: int = _volatile(0)
+    """loops between states that are kept for the backward pass, the rest being computed again (0: keep all)"""
     num_threads: int | None = _volatile(None)
     """CPU threads of PyTorch (default: its own choice)"""
     num_workers: int = _volatile(1)
@@ -188,7 +196,7 @@ class TrainConfig:
             self.batch_size % self.accumulation == 0,
             f"accumulation must divide batch_size: expected a divisor of {self.batch_size}, got {self.accumulation}",
         )
-        for name in ("warmup_steps", "weight_decay", "muon_weight_decay"):
+        for name in ("warmup_steps", "weight_decay", "muon_weight_decay", "remat"):
             value = getattr(self, name)
             require(value >= 0, f"{name} must not be negative, got {value}")
         for name in ("beta1", "beta2", "muon_momentum", "ema_decay"):

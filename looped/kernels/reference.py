@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 # The paper's RMS has no such term; it keeps an all-zero token finite. A fresh embedding's mean square is about 1e-3, so
@@ -15,6 +15,7 @@ from torch import Tensor
 RMS_EPSILON = 1e-12
 
 Activation = Literal["gelu", "relu", "silu"]
+Norm = Literal["rms", "query-key", "none"]
 _ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu}
 
 
@@ -26,6 +27,17 @@ class Modulation(NamedTuple):
     shift: Float[Tensor, " dim"] | None = None
     gate: Float[Tensor, " dim"] | None = None
     """gamma: the weight of what the sublayer adds to the state"""
+
+
+class LayerWeights(NamedTuple):
+    """The matrices of one layer, and the biases of its feed-forward part."""
+
+    w_qkv: Float[Tensor, "3*dim dim"]
+    w_out: Float[Tensor, "dim dim"]
+    w_in: Float[Tensor, "ff dim"]
+    b_in: Float[Tensor, " ff"]
+    w_back: Float[Tensor, "dim ff"]
+    b_back: Float[Tensor, " dim"]
 
 
 class Rotation(NamedTuple):
@@ -40,9 +52,7 @@ def rms_normalise(x: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
     return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + RMS_EPSILON)
 
 
-def normalise(
-    x: Float[Tensor, "... dim"], modulation: Modulation, *, norm: Literal["rms", "none"] = "rms"
-) -> Float[Tensor, "... dim"]:
+def normalise(x: Float[Tensor, "... dim"], modulation: Modulation, *, norm: Norm = "rms") -> Float[Tensor, "... dim"]:
     """RMSN(x, t) = alpha(t) * x / RMS(x), and a shift where there is one."""
     if norm == "rms":
         x = rms_normalise(x)
@@ -70,12 +80,17 @@ def add_attention(
     causal: bool,
     rotation: Rotation | None = None,
     selection: Literal["softmax", "hardmax"] = "softmax",
-    norm: Literal["rms", "none"] = "rms",
+    norm: Norm = "rms",
 ) -> Float[Tensor, "batch seq dim"]:
     """X + gamma * Attn(RMSN(X)), scores divided by the square root of the head size."""
     batch, seq, dim = x.shape
-    hidden = normalise(x, modulation, norm=norm).to(w_qkv.dtype)
-    qkv = F.linear(hidden, w_qkv).view(batch, seq, 3, num_heads, dim // num_heads)
+    hidden = normalise(x, modulation, norm="none" if norm == "none" else "rms").to(w_qkv.dtype)
+    if norm == "query-key":
+        values = F.linear(x.to(w_qkv.dtype), w_qkv[2 * dim :])
+        qkv = torch.cat((F.linear(hidden, w_qkv[: 2 * dim]), values), dim=-1)
+    else:
+        qkv = F.linear(hidden, w_qkv)
+    qkv = qkv.view(batch, seq, 3, num_heads, dim // num_heads)
     query, key, value = qkv.permute(2, 0, 3, 1, 4)
     if rotation is not None:
         query, key = rotate(query, rotation), rotate(key, rotation)
@@ -110,7 +125,7 @@ def add_feed_forward(
     b_out: Float[Tensor, " dim"],
     *,
     activation: Activation,
-    norm: Literal["rms", "none"] = "rms",
+    norm: Norm = "rms",
 ) -> Float[Tensor, "batch seq dim"]:
     """X + gamma * FF(RMSN(X)), FF(x) = W2 act(W1 x + b1) + b2."""
     hidden = normalise(x, modulation, norm=norm).to(w_in.dtype)
@@ -122,3 +137,13 @@ def _add_gated(x: Tensor, update: Tensor, modulation: Modulation) -> Tensor:
     if modulation.gate is not None:
         update = modulation.gate * update
     return x + update.to(x.dtype)
+
+
+def linear_cross_entropy(
+    hidden: Float[Tensor, "*batch dim"], weight: Float[Tensor, "vocab dim"], targets: Int[Tensor, "*batch"]
+) -> tuple[Float[Tensor, "*batch"], Bool[Tensor, "*batch"]]:
+    """The cross-entropy of the scores hidden W^T, in float32 at least, and whether the target's is the largest."""
+    scores = F.linear(hidden, weight)
+    precise = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    losses = F.cross_entropy(precise.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
+    return losses, scores.argmax(dim=-1) == targets

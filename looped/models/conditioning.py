@@ -3,6 +3,7 @@
 A conditioner maps times to a table (time, layer, part * dim) once per forward pass: it depends on t alone, never on an
 example. At initialisation every scale is 1 and every gate 0 (and the theory's eta 1), for every t: the last layer is
 zero and its bias holds those values, set where the parameter is made, with no later initialisation that could undo it.
+(`modulation_start="random"` is what such a later initialisation would leave behind: the last layer like any other.)
 """
 
 from typing import Literal
@@ -62,21 +63,30 @@ def start_values(conditioning: str, dim: int) -> Float[Tensor, " vectors"]:
     return torch.cat([torch.full((dim,), float(kind in ones)) for kind, _ in PARTS[conditioning]])
 
 
-def sublayer_modulations(
-    conditioning: str, row: Float[Tensor, " vectors"] | None, gains: tuple[Tensor | None, Tensor | None]
+def modulation_tables(
+    conditioning: str,
+    table: Float[Tensor, "time layer vectors"] | None,
+    gains: tuple[Tensor | None, Tensor | None],
+    num_loops: int,
 ) -> tuple[Modulation, Modulation]:
-    """One row of the table as the modulation of attention and of the feed-forward layer."""
-    named: tuple[dict[str, Tensor | None], ...] = ({"scale": gains[ATTENTION]}, {"scale": gains[FEED_FORWARD]})
-    if row is not None:
-        for (kind, sublayer), vector in zip(PARTS[conditioning], row.chunk(len(PARTS[conditioning])), strict=True):
-            named[sublayer][kind] = vector
+    """Of attention and of the feed-forward layer: tables (loop, layer, dim) from a conditioner's, and from constant
+    gains (layer, dim) where it sets no scale."""
+    named: tuple[dict[str, Tensor | None], ...] = ({}, {})
+    for sublayer, gain in enumerate(gains):
+        named[sublayer]["scale"] = None if gain is None else gain.expand(num_loops, -1, -1)
+    if table is not None:
+        parts = PARTS[conditioning]
+        for (kind, sublayer), vectors in zip(parts, table.chunk(len(parts), dim=-1), strict=True):
+            named[sublayer][kind] = vectors
     return Modulation(**named[ATTENTION]), Modulation(**named[FEED_FORWARD])
 
 
 class TimestepEncoding(nn.Module):
     """TE(t) = W3 SiLU(W4 PE(t) + b4) + b3, shared by the layers, and W5 SiLU(TE(t)) + b5 for each of them."""
 
-    def __init__(self, start: Tensor, dim: int, num_layers: int, generator: Generator) -> None:
+    def __init__(
+        self, start: Tensor, dim: int, num_layers: int, generator: Generator, kind: Literal["exact", "random"]
+    ) -> None:
         super().__init__()
         self.dim = dim
         self.w4 = nn.Parameter(linear_weight(dim, dim, generator))
@@ -84,6 +94,8 @@ class TimestepEncoding(nn.Module):
         self.w3 = nn.Parameter(linear_weight(dim, dim, generator))
         self.b3 = nn.Parameter(torch.zeros(dim))
         self.w5 = nn.Parameter(torch.zeros(num_layers, len(start), dim))
+        if kind == "random":
+            self.w5.data = linear_weight(num_layers * len(start), dim, generator).view_as(self.w5)
         self.b5 = nn.Parameter(start.repeat(num_layers, 1))
 
     def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer vectors"]:
@@ -129,7 +141,12 @@ class AdditiveSignal(nn.Module):
 
 
 def build_conditioner(
-    conditioning: str, dim: int, num_layers: int, num_loops: int, generator: Generator
+    conditioning: str,
+    dim: int,
+    num_layers: int,
+    num_loops: int,
+    generator: Generator,
+    kind: Literal["exact", "random"] = "exact",
 ) -> nn.Module | None:
     """The module that makes the table, or None where nothing is set."""
     if not PARTS[conditioning]:
@@ -139,4 +156,4 @@ def build_conditioner(
         return StaticVectors(start, num_layers)
     if conditioning in ("table", "eta"):
         return FreeTable(start, num_layers, num_loops)
-    return TimestepEncoding(start, dim, num_layers, generator)
+    return TimestepEncoding(start, dim, num_layers, generator, kind)

@@ -12,6 +12,7 @@ from looped.config import ModelConfig
 from looped.errors import require
 from looped.kernels import rms_normalise
 from looped.models.conditioning import sinusoid
+from looped.models.counts import forward_flops
 from looped.models.init import EMBEDDING_STD, embedding_weight, linear_weight
 from looped.models.stack import LoopStack
 from looped.tasks import Spec
@@ -36,7 +37,7 @@ class LoopModel(nn.Module):
         self.coordinates: Tensor
         self.register_buffer("coordinates", torch.tensor(spec.coordinates, dtype=torch.long), persistent=False)
         self.stack = LoopStack(config, causal=spec.causal, generator=generator)
-        self.gain = nn.Parameter(torch.ones(config.dim)) if config.norm == "rms" else None
+        self.gain = nn.Parameter(torch.ones(config.dim)) if config.norm != "none" else None
         shared = spec.shared_vocabulary
         self.head = None if shared else nn.Parameter(linear_weight(spec.output_size, config.dim, generator))
         self.b_head = nn.Parameter(torch.zeros(spec.output_size)) if vectors else None
@@ -75,14 +76,32 @@ class LoopModel(nn.Module):
         num_loops = self._checked_loops(num_loops)
         return self.stack.iterate(self.embed(inputs), num_loops, backprop_loops)
 
+    def states_at(
+        self,
+        inputs: Shaped[Tensor, "batch seq *size"],
+        num_loops: int,
+        read: Sequence[int],
+        backprop_loops: int | None = None,
+    ) -> Iterator[tuple[int, Float[Tensor, "batch seq dim"]]]:
+        """(t, the state after loop t) for the loops `read`, from 0 and in order, by the engine that is set."""
+        num_loops = self._checked_loops(num_loops)
+        return self.stack.states_at(self.embed(inputs), num_loops, read, backprop_loops)
+
     def read_out(self, state: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq out"]:
         """What the model would answer from this state: class scores, or values."""
+        hidden = self.hidden_for_head(state)
+        scores = F.linear(hidden, self.head_weight.to(hidden.dtype)).to(state.dtype)
+        return scores if self.b_head is None else scores + self.b_head
+
+    def hidden_for_head(self, state: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq dim"]:
+        """What the head multiplies: the normalised state in the precision of the products."""
         if self.gain is not None:
             state = rms_normalise(state) * self.gain
-        head = self.embedding if self.head is None else self.head
-        dtype = self.stack.compute_dtype
-        scores = F.linear(state.to(dtype), head.to(dtype)).to(state.dtype)
-        return scores if self.b_head is None else scores + self.b_head
+        return state.to(self.stack.compute_dtype)
+
+    @property
+    def head_weight(self) -> Float[Tensor, "out dim"]:
+        return self.embedding if self.head is None else self.head
 
     def forward(
         self,
@@ -97,22 +116,18 @@ class LoopModel(nn.Module):
             bool(wanted) and min(wanted) >= 1 and max(wanted) <= num_loops,
             f"read must name loops in 1..{num_loops}, got {tuple(read or ())}",
         )
-        answers: dict[int, Tensor] = {}
-        for t, state in enumerate(self.iterate(inputs, num_loops)):
-            if t + 1 in wanted:
-                answers[t + 1] = self.read_out(state)
+        states = self.states_at(inputs, num_loops, [loop - 1 for loop in sorted(wanted)])
+        answers = {t + 1: self.read_out(state) for t, state in states}
         return answers[num_loops] if read is None else torch.stack([answers[loop] for loop in read])
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
     def flops(self, num_loops: int | None = None, seq_len: int | None = None, num_reads: int = 1) -> int:
-        """Of one forward pass over one sequence, read out `num_reads` times; a training step costs three times that."""
+        """Of one forward pass over one sequence, read out `num_reads` times."""
         num_loops = self._checked_loops(num_loops)
         seq_len = self.spec.seq_len if seq_len is None else seq_len
-        head = num_reads * 2 * seq_len * self.config.dim * self.spec.output_size
-        embed = 2 * seq_len * self.config.dim * self.spec.input_size if self.spec.kind == "vectors" else 0
-        return self.stack.flops(seq_len, num_loops) + head + embed
+        return forward_flops(self.config, self.spec, num_loops, seq_len, num_reads)
 
     def _check_inputs(self, inputs: Tensor) -> None:
         size, shape = self.spec.input_size, tuple(inputs.shape)

@@ -4,17 +4,18 @@ The paper's three blocks are one class. A standard Transformer is a stack applie
 `num_loops` times, and TMLT a looped one whose sublayers are scaled by functions of the loop index.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from looped import kernels
 from looped.config import ModelConfig
 from looped.errors import require
-from looped.kernels import Modulation, Rotation
+from looped.kernels import LayerWeights, Modulation, Rotation
 from looped.models.conditioning import (
     ATTENTION,
     FEED_FORWARD,
@@ -23,20 +24,12 @@ from looped.models.conditioning import (
     FreeTable,
     build_conditioner,
     loop_times,
-    sublayer_modulations,
+    modulation_tables,
 )
 from looped.models.init import linear_weight
 
-
-class LayerWeights(NamedTuple):
-    """A layer's matrices in the precision of the products."""
-
-    w_qkv: Tensor
-    w_out: Tensor
-    w_in: Tensor
-    b_in: Tensor
-    w_back: Tensor
-    b_back: Tensor
+AllLoops = Callable[[Tensor, int, Sequence[int], int], Sequence[Tensor]]
+"""(embeddings, number of loops, loops to read, first loop with a gradient) to the states after the loops to read"""
 
 
 class Prepared(NamedTuple):
@@ -70,9 +63,9 @@ class Layer(nn.Module):
         self.b_in = nn.Parameter(torch.zeros(ff_dim))
         self.w_back = nn.Parameter(linear_weight(dim, ff_dim, generator, scales[FEED_FORWARD]))
         self.b_back = nn.Parameter(torch.zeros(dim))
-        has_gain = config.norm == "rms" and not any(kind == "scale" for kind, _ in parts)
-        self.gain_attention = nn.Parameter(torch.ones(dim)) if has_gain else None
-        self.gain_feed_forward = nn.Parameter(torch.ones(dim)) if has_gain else None
+        constant = not any(kind == "scale" for kind, _ in parts)
+        self.gain_attention = nn.Parameter(torch.ones(dim)) if constant and config.norm != "none" else None
+        self.gain_feed_forward = nn.Parameter(torch.ones(dim)) if constant and config.norm == "rms" else None
 
     def weights(self, dtype: torch.dtype) -> LayerWeights:
         return LayerWeights(*(getattr(self, name).to(dtype) for name in LayerWeights._fields))
@@ -92,13 +85,19 @@ class LoopStack(nn.Module):
         self.causal = causal if config.attention == "task" else config.attention == "causal"
         conditioning = config.resolved_conditioning
         self.layers = nn.ModuleList(Layer(config, generator) for _ in range(config.num_layers))
-        self.conditioner = build_conditioner(conditioning, config.dim, config.num_layers, config.num_loops, generator)
+        self.conditioner = build_conditioner(
+            conditioning, config.dim, config.num_layers, config.num_loops, generator, config.modulation_start
+        )
         self.signal = AdditiveSignal(config.dim) if conditioning == "additive" else None
         # concat starts at [I I], which is `add`.
         both = torch.eye(config.dim).repeat(1, 2)
         self.w_inject = nn.Parameter(both) if config.injection == "concat" else None
+        # How the loops are computed, which an engine may change: the sublayers, all loops at once, loops between states
+        # that are kept for the backward pass (0: all are).
         self.add_attention = kernels.add_attention
         self.add_feed_forward = kernels.add_feed_forward
+        self.all_loops: AllLoops | None = None
+        self.remat = 0
         self.to(torch.float64 if config.precision == "float64" else torch.float32)
 
     @property
@@ -119,22 +118,74 @@ class LoopStack(nn.Module):
     ) -> Iterator[Float[Tensor, "batch seq dim"]]:
         """Yield the state after every loop. With `backprop_loops`, only that many last loops get a gradient."""
         num_loops = self.config.num_loops if num_loops is None else num_loops
-        require(num_loops >= 1, f"num_loops must be at least 1, got {num_loops}")
-        require(
-            backprop_loops is None or backprop_loops >= 1, f"backprop_loops must be at least 1, got {backprop_loops}"
-        )
-        first_with_grad = 0 if backprop_loops is None else num_loops - backprop_loops
+        first_with_grad = _first_with_grad(num_loops, backprop_loops)
         prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device)
-        state = embeddings if self.config.injection == "none" else torch.zeros_like(embeddings)
+        state = self.start(embeddings)
         for t in range(num_loops):
             # The mode is set around the computation alone: a generator must not leak it to its caller.
             with torch.set_grad_enabled(torch.is_grad_enabled() and t >= first_with_grad):
                 state = self.loop(state, embeddings, prepared, t)
             yield state
 
+    def states_at(
+        self,
+        embeddings: Float[Tensor, "batch seq dim"],
+        num_loops: int,
+        read: Sequence[int],
+        backprop_loops: int | None = None,
+    ) -> Iterator[tuple[int, Float[Tensor, "batch seq dim"]]]:
+        """(t, the state after loop t) for the loops `read`, from 0 and in order: what `iterate` yields there, by
+        whatever engine is set."""
+        first_with_grad = _first_with_grad(num_loops, backprop_loops)
+        if self.all_loops is not None:
+            yield from zip(read, self.all_loops(embeddings, num_loops, read, first_with_grad), strict=True)
+        elif self.remat and torch.is_grad_enabled():
+            yield from self._rematerialised(embeddings, num_loops, read, first_with_grad)
+        else:
+            for t, state in enumerate(self.iterate(embeddings, num_loops, backprop_loops)):
+                if t in read:
+                    yield t, state
+
+    def _rematerialised(
+        self, embeddings: Tensor, num_loops: int, read: Sequence[int], first_with_grad: int
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Pieces of `remat` loops: between their ends, the backward pass computes everything again."""
+        prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device)
+        state = self.start(embeddings)
+
+        def piece(state: Tensor, embeddings: Tensor, loops: range) -> list[Tensor]:
+            states = []
+            for t in loops:
+                state = self.loop(state, embeddings, prepared, t)
+                if t in read or t == loops[-1]:
+                    states.append(state)
+            return states
+
+        with torch.no_grad():
+            for t in range(first_with_grad):
+                state = self.loop(state, embeddings, prepared, t)
+        for start in range(first_with_grad, num_loops, self.remat):
+            loops = range(start, min(start + self.remat, num_loops))
+            states = checkpoint(piece, state, embeddings, loops, use_reentrant=False, preserve_rng_state=False)
+            yield from zip((t for t in loops if t in read), states, strict=False)
+            state = states[-1]
+
+    def start(self, embeddings: Tensor) -> Tensor:
+        """x0: the embeddings, or nothing where every loop adds them."""
+        return embeddings if self.config.injection == "none" else torch.zeros_like(embeddings)
+
     def prepare(self, num_loops: int, seq_len: int, device: torch.device) -> Prepared:
         """Cast the weights and make the modulation table, once for all loops."""
-        times = loop_times(num_loops, self.config.num_loops, self.config.beyond, device=device, dtype=self.dtype)
+        layers = self._layers()
+        return Prepared(
+            weights=[layer.weights(self.compute_dtype) for layer in layers],
+            modulation=_by_loop(self.modulation(num_loops, device), num_loops, len(layers)),
+            signal=None if self.signal is None else self.signal(self._times(num_loops, device)),
+            rotation=self.rotation(seq_len, device),
+        )
+
+    def modulation(self, num_loops: int, device: torch.device) -> tuple[Modulation, Modulation]:
+        """Tables (loop, layer, dim) of what attention and the feed-forward layer are scaled by."""
         require(
             not isinstance(self.conditioner, FreeTable)
             or num_loops <= self.config.num_loops
@@ -142,21 +193,10 @@ class LoopStack(nn.Module):
             f"a free table of {self.config.num_loops} loops has no row for {num_loops}: "
             "expected beyond 'clamp' or 'rescale', got 'extend'",
         )
-        layers = [layer for layer in self.layers if isinstance(layer, Layer)]
-        conditioning = self.config.resolved_conditioning
-        if self.conditioner is None:
-            table = [[sublayer_modulations(conditioning, None, layer.gains) for layer in layers]] * num_loops
-        else:
-            table = [
-                [sublayer_modulations(conditioning, row, layer.gains) for layer, row in zip(layers, rows, strict=True)]
-                for rows in self.conditioner(times)
-            ]
-        return Prepared(
-            weights=[layer.weights(self.compute_dtype) for layer in layers],
-            modulation=table,
-            signal=None if self.signal is None else self.signal(times),
-            rotation=self._rotation(seq_len, device) if self.config.positions == "rotary" else None,
-        )
+        table = None if self.conditioner is None else self.conditioner(self._times(num_loops, device))
+        gains = zip(*(layer.gains for layer in self._layers()), strict=True)
+        attention, feed_forward = (None if each[0] is None else torch.stack(each) for each in gains)
+        return modulation_tables(self.config.resolved_conditioning, table, (attention, feed_forward), num_loops)
 
     def loop(self, state: Tensor, embeddings: Tensor, prepared: Prepared, t: int) -> Tensor:
         """TF(x, t): inject the input, then one pass through the layers."""
@@ -190,16 +230,38 @@ class LoopStack(nn.Module):
             )
         return state
 
-    def flops(self, seq_len: int, num_loops: int) -> int:
-        """Of the products of one forward pass over one sequence, two per multiplication and addition."""
-        dim = self.config.dim
-        matrices = 2 * (4 * dim * dim + 2 * dim * self.config.resolved_ff_dim)
-        scores = 4 * seq_len * dim // (2 if self.causal else 1)
-        inject = 0 if self.w_inject is None else 4 * dim * dim
-        return num_loops * seq_len * (self.config.num_layers * (matrices + scores) + inject)
-
-    def _rotation(self, seq_len: int, device: torch.device) -> Rotation:
+    def rotation(self, seq_len: int, device: torch.device) -> Rotation | None:
+        """The angles of rotary positions, where those are used."""
+        if self.config.positions != "rotary":
+            return None
         half = self.config.dim // self.config.num_heads // 2
         frequencies = 10000.0 ** (-torch.arange(half, dtype=self.dtype, device=device) / half)
         angles = torch.arange(seq_len, dtype=self.dtype, device=device)[:, None] * frequencies
         return Rotation(angles.cos(), angles.sin())
+
+    def _times(self, num_loops: int, device: torch.device) -> Tensor:
+        return loop_times(num_loops, self.config.num_loops, self.config.beyond, device=device, dtype=self.dtype)
+
+    def _layers(self) -> list[Layer]:
+        return [layer for layer in self.layers if isinstance(layer, Layer)]
+
+
+def _first_with_grad(num_loops: int, backprop_loops: int | None) -> int:
+    require(num_loops >= 1, f"num_loops must be at least 1, got {num_loops}")
+    require(backprop_loops is None or backprop_loops >= 1, f"backprop_loops must be at least 1, got {backprop_loops}")
+    return 0 if backprop_loops is None else max(0, num_loops - backprop_loops)
+
+
+def _by_loop(
+    tables: tuple[Modulation, Modulation], num_loops: int, num_layers: int
+) -> list[list[tuple[Modulation, Modulation]]]:
+    """[loop][layer] from tables (loop, layer, dim). Taken apart at once: one row at a time, the backward pass would
+    make a whole table for each."""
+    attention, feed_forward = ([None if table is None else table.unbind() for table in each] for each in tables)
+
+    def of(rows: list[tuple[Tensor, ...] | None], t: int, layer: int) -> Modulation:
+        return Modulation(*(None if row is None else row[t][layer] for row in rows))
+
+    return [
+        [(of(attention, t, layer), of(feed_forward, t, layer)) for layer in range(num_layers)] for t in range(num_loops)
+    ]

@@ -26,8 +26,16 @@ def evaluate(
     split: Split = "test",
     size: int | None = None,
     loops: Sequence[int] | None = None,
+    *,
+    example_size: int | None = None,
+    seed: int = EVALUATION_SEED,
+    first: int = 0,
 ) -> dict[str, Any]:
-    """Metrics of the first `size` examples of a split (default: the task's own number) at each loop count, as JSON."""
+    """Metrics of `size` examples of a split (default: the task's own number) at each loop count, as JSON.
+
+    Examples are of the task's own size, or of a smaller `example_size`. Those a run was trained on have its `seed`,
+    and are taken from number `first` on.
+    """
     size = task.held_out_size(split) if size is None else size
     loops = sorted(set(loops or [model.config.num_loops]))
     require(size >= 1, f"size must be at least 1, got {size}")
@@ -37,7 +45,8 @@ def evaluate(
     parts: list[Batch] = []
     step = _batch_size(task)
     for start in range(0, size, step):
-        batch = task.sample(EVALUATION_SEED, split, range(start, min(start + step, size)))
+        indices = range(first + start, first + min(start + step, size))
+        batch = task.sample(seed, split, indices, example_size)
         parts.append(batch)
         for loop, scores in _read_outs(model, batch.inputs, loops):
             for name, values in _measure(scores, task, batch).items():
@@ -75,9 +84,8 @@ def _read_outs(model: LoopModel, inputs: np.ndarray, loops: Sequence[int]) -> It
     passes = [*([together] if together else []), *({loop} for loop in sorted(alone))]
     tensor = torch.from_numpy(inputs).to(next(model.parameters()).device)
     for wanted in passes:
-        for t, state in enumerate(model.iterate(tensor, max(wanted))):
-            if t + 1 in wanted:
-                yield t + 1, model.read_out(state)
+        for t, state in model.states_at(tensor, max(wanted), [loop - 1 for loop in sorted(wanted)]):
+            yield t + 1, model.read_out(state)
 
 
 def _measure(scores: Tensor, task: Task, batch: Batch) -> dict[str, np.ndarray]:

@@ -27,11 +27,15 @@ class RunFolder:
 
         A folder is bound by its first checkpoint: a run that failed before it has left nothing worth keeping.
         """
+        self.check(config)
+        if not (self.config_path.exists() and self.has_checkpoint()):
+            save_json(self.config_path, config.to_json())
+
+    def check(self, config: RunConfig) -> None:
+        """`InputError` if this folder is another run's."""
         if self.config_path.exists() and self.has_checkpoint():
             theirs, ours = self.read_config().identity(), config.identity()
             require(theirs == ours, f"{self.path} holds another run: {_first_difference(theirs, ours)}")
-        else:
-            save_json(self.config_path, config.to_json())
 
     def read_config(self) -> RunConfig:
         require(self.path.is_dir(), f"no run at {self.path}: expected a folder with config.json")

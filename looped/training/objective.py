@@ -7,8 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from looped.config import TrainConfig
+from looped.kernels import linear_cross_entropy
 from looped.models import LoopModel
 from looped.tasks import Batch
+
+LARGE_VOCABULARY = 4096
+"""from here on the scores of all tokens are not stored"""
 
 
 class TensorBatch(NamedTuple):
@@ -49,21 +53,30 @@ def objective(model: LoopModel, batch: TensorBatch, num_loops: int, config: Trai
     """Run the loops and weigh the answers of those that are supervised."""
     supervised = 1 if config.supervision == "last" else min(config.supervised_loops or num_loops, num_loops)
     backprop = None if config.backprop_loops is None else min(config.backprop_loops, num_loops)
-    total = scores = None
-    for t, state in enumerate(model.iterate(batch.inputs, num_loops, backprop)):
-        if t >= num_loops - supervised:
-            scores = model.read_out(state)
-            loss = loop_loss(scores, batch)
-            total = loss if total is None else total + loss
+    total = answers = None
+    for _, state in model.states_at(batch.inputs, num_loops, range(num_loops - supervised, num_loops), backprop):
+        loss, answers = _loss_and_answers(model, state, batch)
+        total = loss if total is None else total + loss
     assert total is not None
-    assert scores is not None
+    assert answers is not None
     if config.supervision == "mean":
         total = total / supervised
-    return Outcome(total, _share_right(scores.detach(), batch))
+    return Outcome(total, _share_right(answers.detach(), batch))
 
 
-def _share_right(scores: Tensor, batch: TensorBatch) -> Tensor:
+def _loss_and_answers(model: LoopModel, state: Tensor, batch: TensorBatch) -> tuple[Tensor, Tensor]:
+    """The loss of one loop, and its scores; of a large vocabulary only whether each position is right."""
+    if batch.targets.is_floating_point() or model.spec.output_size < LARGE_VOCABULARY:
+        scores = model.read_out(state)
+        return loop_loss(scores, batch), scores
+    weight = batch.mask.to(state.dtype)
+    hidden, head = model.hidden_for_head(state), model.head_weight
+    loss, _, right = linear_cross_entropy(hidden, head, batch.targets, weight / weight.sum())
+    return loss, right
+
+
+def _share_right(answers: Tensor, batch: TensorBatch) -> Tensor:
     if batch.targets.is_floating_point():
-        return -loop_loss(scores, batch)
-    weight = batch.mask.to(scores.dtype)
-    return ((scores.argmax(dim=-1) == batch.targets) * weight).sum() / weight.sum()
+        return -loop_loss(answers, batch)
+    right = answers if answers.dtype == torch.bool else answers.argmax(dim=-1) == batch.targets
+    return (right * batch.mask).sum() / batch.mask.sum()

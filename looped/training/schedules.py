@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -39,6 +40,11 @@ def size_at(step: int, config: RunConfig) -> int:
     return max(1, round(share * config.task.size))
 
 
+def trained_size(config: RunConfig) -> int:
+    """The largest examples that a run is trained on: where a task has room for larger ones, they are for testing."""
+    return max(1, round(max(config.train.size_choices, default=1.0) * config.task.size))
+
+
 def _choice_at(
     step: int,
     config: RunConfig,
@@ -51,5 +57,21 @@ def _choice_at(
         return fixed
     if schedule == "random":
         return choices[int(np.random.default_rng((config.seed, stream, step)).integers(len(choices)))]
-    over = config.train.curriculum_steps or max(1, config.train.num_steps // 2)
+    over = _curriculum_steps(config)
     return choices[min(step * len(choices) // over, len(choices) - 1)]
+
+
+def _curriculum_steps(config: RunConfig) -> int:
+    return config.train.curriculum_steps or max(1, config.train.num_steps // 2)
+
+
+def stages(config: RunConfig, num_steps: int) -> list[range]:
+    """Steps 0 to `num_steps` cut where loops or size may change: single steps, where one of them is random."""
+    train = config.train
+    if "random" in (train.loop_schedule, train.size_schedule):
+        return [range(step, step + 1) for step in range(num_steps)]
+    over, starts = _curriculum_steps(config), {0}
+    for choices in (train.loop_choices, train.size_choices):
+        starts |= {-(-place * over // len(choices)) for place in range(len(choices))}
+    cuts = [*sorted(start for start in starts if start < num_steps), num_steps]
+    return [range(first, end) for first, end in pairwise(cuts)]

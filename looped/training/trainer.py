@@ -19,14 +19,19 @@ from looped.models import build_model
 from looped.tasks import Split
 from looped.training.checkpoint import Checkpoint, save_checkpoint
 from looped.training.data import batches
-from looped.training.engine import choose_device, prepare_engine
+from looped.training.engine import choose_device
 from looped.training.evaluation import evaluate
+from looped.training.flops import training_flops
 from looped.training.folder import RunFolder
 from looped.training.log import Log
-from looped.training.objective import TensorBatch, objective, to_device
-from looped.training.optim import Average, Optimizer
-from looped.training.schedules import loops_at, rate_at
+from looped.training.objective import TensorBatch, to_device
+from looped.training.schedules import loops_at, rate_at, trained_size
+from looped.training.stepper import Stepper
 from looped.version import __version__
+
+
+class Diverged(InputError):
+    """Loss or gradient went beyond numbers: with this config they would again."""
 
 
 class Trainer:
@@ -39,15 +44,12 @@ class Trainer:
         if config.train.num_threads is not None:
             torch.set_num_threads(config.train.num_threads)
         self.model = build_model(config.model, config.task.spec, config.seed).to(self.device)
-        self.optimizer = Optimizer(self.model, config.train)
         self.step = 0
         self.seconds = 0.0
         if config.train.init_from is not None and not self.folder.has_checkpoint():
             _, weights = run_weights(RunFolder(config.train.init_from))
             load_weights(self.model, weights, config.train.init_from)
-        decay = config.train.ema_decay
-        self.average = None if decay is None else Average(self.model, decay)
-        self.gradients = prepare_engine(self.model, self._plain_gradients, config.train.engine, self.device)
+        self.stepper = Stepper(self.model, config.train, self.device)
 
     def fit(self) -> dict[str, Any]:
         """Train to the end, from the newest checkpoint where there is one; return the result."""
@@ -68,19 +70,20 @@ class Trainer:
             kind, name = path.split("/", 1)
             by_kind[kind][name] = tensor.to(self.device)
         load_weights(self.model, by_kind["model"], str(self.folder.path))
-        self.optimizer.load(by_kind["optimizer"])
-        if self.average is not None:
-            for name, value in self.average.values.items():
+        self.stepper.optimizer.load(by_kind["optimizer"])
+        if self.stepper.average is not None:
+            for name, value in self.stepper.average.values.items():
                 value.copy_(by_kind["average"][name])
         self.step, self.seconds = checkpoint.step, checkpoint.extra["seconds"]
 
     def evaluate(self, split: Split, size: int | None = None, loops: list[int] | None = None) -> dict[str, Any]:
         """Metrics of the weights that count: the average, where one is kept."""
         with self.evaluated_weights():
-            return evaluate(self.model, self.config.task, split, size, loops)
+            return evaluate(self.model, self.config.task, split, size, loops, example_size=trained_size(self.config))
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.average is None else self.average.applied()
+        average = self.stepper.average
+        return nullcontext() if average is None else average.applied()
 
     def _fit(self) -> dict[str, Any]:
         train = self.config.train
@@ -122,39 +125,12 @@ class Trainer:
 
     def train_step(self, step: int, batch: TensorBatch) -> Tensor:
         """One optimizer step; returns loss, share right and the gradient's norm, still on the device."""
-        train = self.config.train
-        seen = self.gradients(batch, loops_at(step, self.config))
-        limit = float("inf") if train.clip_norm is None else train.clip_norm
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        self.optimizer.step(rate_at(step, train))
-        if self.average is not None:
-            self.average.update(step)
-        return torch.cat((seen, norm.double()[None]))
-
-    def _plain_gradients(self, batch: TensorBatch, num_loops: int) -> Tensor:
-        """Forward and backward of a batch, in pieces; nothing here waits for the device."""
-        train = self.config.train
-        self.optimizer.zero_grad()
-        seen = torch.zeros(2, device=self.device, dtype=torch.float64)
-        total_weight = batch.mask.sum()
-        size = train.batch_size // train.accumulation
-        for start in range(0, train.batch_size, size):
-            piece = TensorBatch(*(tensor[start : start + size] for tensor in batch))
-            outcome = objective(self.model, piece, num_loops, train)
-            # A piece counts by its positions, so that cutting a batch does not change its gradient.
-            share = piece.mask.sum() / total_weight
-            (outcome.loss * share).backward()
-            seen += torch.stack((outcome.loss.detach(), outcome.right)).double() * share
-        return seen
+        return self.stepper(step, batch, loops_at(step, self.config), rate_at(step, self.config.train))
 
     def save(self) -> None:
         """Write a checkpoint of this step."""
-        tensors = {f"model/{name}": value.detach() for name, value in self.model.named_parameters()}
-        tensors |= {f"optimizer/{name}": value for name, value in self.optimizer.state().items()}
-        if self.average is not None:
-            tensors |= {f"average/{name}": value for name, value in self.average.values.items()}
         extra = {"seconds": round(time.monotonic() - self._started, 3)}
-        save_checkpoint(self.folder.checkpoints, Checkpoint(self.step, tensors, extra))
+        save_checkpoint(self.folder.checkpoints, Checkpoint(self.step, self.stepper.state(), extra))
 
     def _validation(self) -> dict[str, float]:
         measured = self.evaluate("validation", self.config.train.eval_size)["rows"][-1]
@@ -167,7 +143,7 @@ class Trainer:
             "samples": self.step * train.batch_size,
             "seconds": round(time.monotonic() - self._started, 1),
             "parameters": self.model.num_parameters(),
-            "flops_per_sample": 3 * self.model.flops(),
+            "flops": training_flops(self.config, self.step),
             "hardware": hardware(self.device),
             "versions": {"looped": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
@@ -216,11 +192,11 @@ def train(config: RunConfig, folder: str | Path | None = None, *, quiet: bool = 
 def _require_finite(step: int, **numbers: float) -> None:
     """Neither the loss nor the gradient may be beyond numbers: what is saved after this is worth resuming from."""
     for name, number in numbers.items():
-        require(
-            math.isfinite(number),
-            f"expected a finite {name}, got {number} at step {step}: try a lower learning rate or a longer warm-up; "
-            "earlier checkpoints are kept",
-        )
+        if not math.isfinite(number):
+            raise Diverged(
+                f"expected a finite {name}, got {number} at step {step}: try a lower learning rate or a longer "
+                "warm-up; earlier checkpoints are kept"
+            )
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def scattered(config: ModelConfig, spec: Spec, seed: int = 0) -> LoopModel:
     """
     rng = np.random.default_rng((seed, 1))
     model = build_model(config, spec, seed)
-    ends = 30.0 if config.norm == "rms" else 0.3
+    ends = {"rms": 30.0, "query-key": 1.0, "none": 0.3}[config.norm]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             size = ends if name.startswith(("embedding", "positions")) else 0.3

@@ -30,8 +30,8 @@ def _expected_parameters(config, spec):
     d, q, conditioning = config.dim, config.ff_dim, config.resolved_conditioning
     layer = sum(rows * columns for rows, columns in [(d, d)] * 4 + [(q, d), (d, q), (q, 1), (d, 1)])
     set_by_time = SET_BY[conditioning]
-    if config.norm == "rms" and "alpha_1" not in set_by_time:
-        layer += 2 * d
+    if "alpha_1" not in set_by_time:
+        layer += {"rms": 2, "query-key": 1, "none": 0}[config.norm] * d
     vectors = len(set_by_time) * d
     if conditioning == "static":
         layer += vectors
@@ -50,7 +50,7 @@ def _expected_parameters(config, spec):
         total += spec.seq_len * d
     if config.positions == "coordinates":
         total += sum(len(set(ids)) for ids in spec.coordinates) * d
-    if config.norm == "rms":
+    if config.norm != "none":
         total += d
     if spec.kind == "vectors":
         total += d + spec.output_size  # both ends are affine
@@ -61,6 +61,7 @@ VARIANTS = (
     {},
     {"injection": "concat"},
     {"norm": "none"},
+    {"norm": "query-key"},
     {"positions": "coordinates"},
     {"positions": "rotary"},
     {"ff_dim": 20},

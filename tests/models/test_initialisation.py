@@ -48,6 +48,26 @@ def test_scales_start_at_one_and_gates_at_zero_for_every_time(conditioning, num_
     _assert_at_start(conditioning, table)
 
 
+@pytest.mark.parametrize("conditioning", ["timestep", "scale", "gate", "shift"])
+def test_a_random_start_scatters_the_modulation_around_the_exact_one_and_changes_nothing_else(conditioning):
+    exact, drawn = (
+        build_model(_modulated(conditioning=conditioning, modulation_start=start), TOKENS)
+        for start in ("exact", "random")
+    )
+    times = torch.arange(TRAINED, dtype=torch.float64)
+    scattered = drawn.stack.conditioner(times) - exact.stack.conditioner(times)
+    assert scattered.count_nonzero() == scattered.numel()
+    assert len(torch.unique(scattered, dim=0)) == TRAINED
+    for (name, one), other in zip(exact.stack.named_parameters(), drawn.stack.parameters(), strict=True):
+        assert torch.equal(one, other) == (name != "conditioner.w5"), name
+
+
+@pytest.mark.parametrize("conditioning", ["none", "static", "table", "eta", "additive"])
+def test_a_random_start_is_refused_where_nothing_is_made_from_the_time(conditioning):
+    with pytest.raises(ValueError, match="needs a conditioning made from t"):
+        _modulated(conditioning=conditioning, modulation_start="random")
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("conditioning", CONDITIONED)
 def test_conversion_leaves_the_start_alone(conditioning, dtype):
@@ -134,7 +154,7 @@ def test_gates_and_ends_learn_first_and_everything_after_one_step(conditioning, 
     for name, gradient in _gradients(model).items():
         learns = name.startswith(ENDS) or ".gamma_" in name
         assert bool(gradient.count_nonzero()) == learns, name
-    Optimizer(model, TrainConfig(optimizer=optimizer, learning_rate=1e-2)).step(1.0)
+    Optimizer(model, TrainConfig(optimizer=optimizer, learning_rate=1e-2)).step()
     for name, gradient in _gradients(model).items():
         assert gradient.isfinite().all(), name
         assert gradient.count_nonzero(), name
@@ -153,7 +173,7 @@ def test_weight_decay_leaves_vectors_at_rest(conditioning):
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    Optimizer(model, TrainConfig(weight_decay=0.5, learning_rate=0.1)).step(1.0)
+    Optimizer(model, TrainConfig(weight_decay=0.5, learning_rate=0.1)).step()
     for name, parameter in model.named_parameters():
         is_matrix = name.split(".")[-1].startswith(("w", "0", "head", "embedding"))
         torch.testing.assert_close(parameter.detach(), (0.95 if is_matrix else 1.0) * before[name], msg=name)

@@ -14,7 +14,7 @@ def _cases():
     for conditioning in CONDITIONINGS:
         for injection in ("none", "add", "concat"):
             yield {**modulated, "conditioning": conditioning, "injection": injection, "num_layers": 2}, "tokens", 3
-        for norm in ("rms", "none"):
+        for norm in ("rms", "query-key", "none"):
             yield {**modulated, "conditioning": conditioning, "norm": norm}, "causal", 2
         for beyond in ("extend", "clamp", "rescale"):
             if not (conditioning in FREE_TABLES and beyond == "extend"):
@@ -35,7 +35,7 @@ def _cases():
             for injection in ("none", "add", "concat"):
                 yield {**knobs, "activation": activation, "injection": injection}, "causal", loops
         for kind in SPECS:
-            for norm in ("rms", "none"):
+            for norm in ("rms", "query-key", "none"):
                 yield {**knobs, "norm": norm, "num_heads": 1}, kind, loops
     yield {"block": "modulated"}, "tokens", 1  # one loop, all else by default
 

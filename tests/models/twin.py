@@ -65,13 +65,16 @@ def hardmax(scores):
     return largest / largest.sum(axis=-1, keepdims=True)
 
 
-def attention(x, p, config, causal):
-    """The sum over heads of W_O W_V X softmax((W_K X)^T W_Q X / sqrt(s)); heads are blocks of s rows or columns."""
+def attention(x, valued, p, config, causal):
+    """The sum over heads of W_O W_V X softmax((W_K X)^T W_Q X / sqrt(s)); heads are blocks of s rows or columns.
+
+    `valued` is what W_V maps: x itself, or the state before its norm.
+    """
     size = config.dim // config.num_heads
     result = np.zeros_like(x)
     for head in range(config.num_heads):
         rows = slice(head * size, (head + 1) * size)
-        query, key, value = (x @ p[name][rows].T for name in ("W_Q", "W_K", "W_V"))
+        query, key, value = x @ p["W_Q"][rows].T, x @ p["W_K"][rows].T, valued @ p["W_V"][rows].T
         if config.positions == "rotary":
             query, key = rotated(query), rotated(key)
         scores = query @ key.swapaxes(-1, -2) / math.sqrt(size)
@@ -132,8 +135,11 @@ def conditioned(time, layer, p, config):
 def block(x, time, layer, p, config, causal):
     """X' = X + gamma_1 Attn(RMSN_1(X, t)); TF(X, t) = X' + gamma_2 FF(RMSN_2(X', t))."""
     v = conditioned(time, layer, p, config)
-    x = x + v["gamma_1"] * attention(v["alpha_1"] * over_rms(x, config) + v["beta_1"], v, config, causal)
-    return x + v["gamma_2"] * feed_forward(v["alpha_2"] * over_rms(x, config) + v["beta_2"], v, config)
+    partly = config.norm == "query-key"  # neither values nor the feed-forward layer see a norm
+    first = v["alpha_1"] * over_rms(x, config) + v["beta_1"]
+    x = x + v["gamma_1"] * attention(first, x if partly else first, v, config, causal)
+    second = v["alpha_2"] * (x if partly else over_rms(x, config)) + v["beta_2"]
+    return x + v["gamma_2"] * feed_forward(second, v, config)
 
 
 def embed(inputs, p, config, spec):

@@ -136,7 +136,7 @@ def test_a_child_goes_on_without_its_parent(tmp_path):
 
 def test_a_gradient_beyond_numbers_is_never_saved(tmp_path):
     trainer = Trainer(tiny(train={"checkpoint_every": 1, "log_every": 100}), tmp_path / "run", quiet=True)
-    gradients = trainer.gradients
+    gradients = trainer.stepper.gradients
 
     def broken(batch, num_loops):
         seen = gradients(batch, num_loops)
@@ -144,7 +144,7 @@ def test_a_gradient_beyond_numbers_is_never_saved(tmp_path):
             next(trainer.model.parameters()).grad.fill_(float("nan"))
         return seen
 
-    trainer.gradients = broken
+    trainer.stepper.gradients = broken
     with pytest.raises(InputError, match="expected a finite gradient, got nan at step 3"):
         trainer.fit()
     checkpoint = trainer.folder.newest_checkpoint()

@@ -1,0 +1,83 @@
+"""Do the engines train alike? Loss over 200 steps of edit distance: three seeds of plain PyTorch span a band, and the
+compiled and the fused engine, from the first of these seeds, are to stay in it.
+
+    python benchmarks/engines.py [--out FILE]      train on the device at hand and print the JSON
+    python benchmarks/engines.py --draw FILE SVG   draw an earlier run
+"""
+
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from looped.files import save_json, save_text
+from looped.recipes import recipe
+from looped.training import train
+from looped.training.log import records
+
+STEPS = 200
+RUNS = (("eager", 0), ("eager", 1), ("eager", 2), ("compiled", 0), ("fused", 0))
+
+
+def curve(engine: str, seed: int, folder: Path) -> list[float]:
+    """The loss, averaged over every five steps."""
+    small = not torch.cuda.is_available()
+    config = recipe("laptop" if small else "fast", "edit-distance")
+    shape: dict[str, Any] = {} if small else {"length": 20}
+    settings: dict[str, Any] = {
+        "num_steps": STEPS, "log_every": 5, "eval_size": 100, "engine": engine, "size_schedule": "fixed",
+        "size_choices": (), "curriculum_steps": None, "warmup_steps": 50,
+    }  # fmt: skip
+    config = replace(
+        config,
+        task=replace(config.task, **shape),
+        model=replace(config.model, block="modulated", num_loops=4 if small else 20),
+        train=replace(config.train, **settings),
+        seed=seed,
+    )
+    train(config, folder, quiet=True)
+    lines = [json.loads(line) for line, _ in records(folder / "log.jsonl")]
+    return [round(line["loss"], 5) for line in lines if "loss" in line]
+
+
+def measure() -> dict[str, Any]:
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for engine, seed in RUNS:
+            loss = curve(engine, seed, Path(folder) / f"{engine}-{seed}")
+            found.append({"engine": engine, "seed": seed, "loss": loss})
+            print(f"{engine:>8} seed {seed}: {loss[0]:.3f} ... {loss[-1]:.3f}", file=sys.stderr, flush=True)
+    band = [run["loss"] for run in found if run["engine"] == "eager"]
+    low, high = ([f(values) for values in zip(*band, strict=True)] for f in (min, max))
+    for run in found:
+        outside = [max(a - x, x - b, 0.0) for x, a, b in zip(run["loss"], low, high, strict=True)]
+        run["points_outside_band"], run["furthest_outside"] = sum(x > 0 for x in outside), max(outside)
+    hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    return {"date": date.today().isoformat(), "hardware": hardware, "torch": torch.__version__, "runs": found}
+
+
+def draw(measured: dict[str, Any]) -> str:
+    from looped.experiments.figures import Series, line_figure
+
+    colours = {"eager": "#999999", "compiled": "#0b6e99", "fused": "#d1495b"}
+    series = [
+        Series(f"{run['engine']}, seed {run['seed']}", colours[run["engine"]], range(5, STEPS + 1, 5), run["loss"])
+        for run in measured["runs"]
+    ]
+    return line_figure(series, x_label="step", y_label="training loss")
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["--draw"]:
+        save_text(Path(arguments[2]), draw(json.loads(Path(arguments[1]).read_text())))
+    else:
+        result = measure()
+        if arguments[:1] == ["--out"]:
+            save_json(Path(arguments[1]), result)
+        print(json.dumps(result))

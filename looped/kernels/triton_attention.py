@@ -1,0 +1,195 @@
+"""Attention of short sequences: one program per sequence and head, everything between its inputs and outputs on chip.
+
+Longer sequences take PyTorch's own attention, which works through the keys in blocks.
+"""
+
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+# It takes a kernel for the Python function that it is written as.
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from looped.kernels.reference import Rotation
+from looped.kernels.triton_common import dot, precision_of
+from looped.kernels.triton_rows import gather_heads, rotate_heads
+
+LONGEST = 128
+SMALLEST_HALF = 16
+WARPS = 8
+"""of a program; on an H200, 4 or 16, fewer registers, and a block of queries at a time were all slower"""
+
+
+class Attended(NamedTuple):
+    """What attention made: `mixed` (tokens, dim), and for long sequences what PyTorch needs for its gradient."""
+
+    mixed: Tensor
+    heads: tuple[Tensor, ...] = ()
+    whole: Tensor | None = None
+
+
+def attend(
+    qkv: Tensor, rotation: Rotation | None, *, num_heads: int, seq_len: int, causal: bool, keep: bool
+) -> Attended:
+    """What the heads attend to. Queries and keys of long sequences are rotated in place; with `keep`, what their
+    backward pass needs is kept."""
+    tokens, dim = len(qkv), qkv.shape[1] // 3
+    size = dim // num_heads
+    if _fits(num_heads, seq_len, dim):
+        mixed = qkv.new_empty(tokens, dim)
+        _attend[(tokens // seq_len, num_heads)](
+            qkv, mixed, *((qkv, qkv) if rotation is None else rotation), seq_len, size**-0.5,
+            DIM=dim, HALF=size // 2, ROWS=_rows(seq_len), CAUSAL=causal, ROTARY=rotation is not None,
+            PRECISION=precision_of(qkv), num_warps=WARPS, num_stages=1,
+        )  # fmt: skip
+        return Attended(mixed)
+    if rotation is not None:
+        rotate_heads(qkv, rotation, num_heads=num_heads, seq_len=seq_len)
+    with torch.set_grad_enabled(keep):
+        heads = qkv.detach().view(-1, seq_len, 3, num_heads, size).permute(2, 0, 3, 1, 4)
+        query, key, value = (each.requires_grad_(keep) for each in heads.unbind())
+        whole = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    mixed = whole.detach().transpose(1, 2).reshape(tokens, dim)
+    return Attended(mixed, (query, key, value), whole) if keep else Attended(mixed)
+
+
+def attend_backward(
+    qkv: Tensor, attended: Attended | None, grad: Tensor, rotation: Rotation | None, *, num_heads: int, seq_len: int,
+    causal: bool, out: Tensor, mixed: Tensor,
+) -> None:  # fmt: skip
+    """From the gradient of what the heads attend to, write that of qkv to `out`; `mixed` gets what they attend to."""
+    tokens, dim = mixed.shape
+    size = dim // num_heads
+    if attended is None or attended.whole is None:
+        _attend_backward[(tokens // seq_len, num_heads)](
+            qkv, grad, out, mixed, *((qkv, qkv) if rotation is None else rotation), seq_len, size**-0.5,
+            DIM=dim, HALF=size // 2, ROWS=_rows(seq_len), CAUSAL=causal, ROTARY=rotation is not None,
+            PRECISION=precision_of(qkv), num_warps=WARPS, num_stages=1,
+        )  # fmt: skip
+        return
+    mixed.copy_(attended.mixed)
+    grad = grad.view(-1, seq_len, num_heads, size).transpose(1, 2)
+    parts = torch.autograd.grad(attended.whole, attended.heads, grad)
+    gather_heads(parts, rotation, num_heads=num_heads, seq_len=seq_len, out=out)
+
+
+def _fits(num_heads: int, seq_len: int, dim: int) -> bool:
+    half = dim // num_heads // 2
+    return seq_len <= LONGEST and half >= SMALLEST_HALF and half & (half - 1) == 0
+
+
+def _rows(seq_len: int) -> int:
+    return max(16, triton.next_power_of_2(seq_len))
+
+
+@triton.jit
+def _load_half(at, inside, cos, sin, HALF: tl.constexpr, ROTARY: tl.constexpr):
+    """The two halves of a head's channels, turned by their positions' angles."""
+    left = tl.load(at, mask=inside, other=0.0)
+    right = tl.load(at + HALF, mask=inside, other=0.0)
+    if ROTARY:
+        turned = (left * cos - right * sin).to(left.dtype)
+        right = (left * sin + right * cos).to(right.dtype)
+        left = turned
+    return left, right
+
+
+@triton.jit
+def _store_half(at, left, right, inside, cos, sin, HALF: tl.constexpr, ROTARY: tl.constexpr):
+    """The gradient before the turn, from that after it."""
+    if ROTARY:
+        left, right = left * cos + right * sin, right * cos - left * sin
+    tl.store(at, left.to(at.dtype.element_ty), mask=inside)
+    tl.store(at + HALF, right.to(at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _angles(cos_ptr, sin_ptr, places, halves, inside, ROTARY: tl.constexpr):
+    cos = tl.full((1, 1), 1.0, tl.float32)
+    sin = tl.full((1, 1), 0.0, tl.float32)
+    if ROTARY:
+        at = places[:, None] * halves.shape[0] + halves[None, :]
+        cos = tl.load(cos_ptr + at, mask=inside, other=1.0).to(tl.float32)
+        sin = tl.load(sin_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    return cos, sin
+
+
+@triton.jit
+def _weights(
+    query_left, query_right, key_left, key_right, places, seq_len, softmax_scale,
+    CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Softmax over the keys that are there."""
+    scores = dot(query_left, tl.trans(key_left), None, PRECISION)
+    scores = dot(query_right, tl.trans(key_right), scores, PRECISION)
+    seen = (places < seq_len)[None, :]
+    if CAUSAL:
+        seen = seen & (places[None, :] <= places[:, None])
+    scores = tl.where(seen, scores * softmax_scale, float("-inf"))
+    weights = tl.exp(scores - tl.max(scores, axis=1)[:, None])
+    return weights / tl.sum(weights, axis=1)[:, None]
+
+
+@triton.jit
+def _attend(
+    qkv_ptr, out_ptr, cos_ptr, sin_ptr, seq_len, softmax_scale,
+    DIM: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr, ROTARY: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    places = tl.arange(0, ROWS)
+    halves = tl.arange(0, HALF)
+    channels = tl.arange(0, 2 * HALF)
+    inside = (places < seq_len)[:, None]
+    tokens = (tl.program_id(0).to(tl.int64) * seq_len + places)[:, None]
+    first = tl.program_id(1) * 2 * HALF
+    at = qkv_ptr + tokens * (3 * DIM) + first
+    cos, sin = _angles(cos_ptr, sin_ptr, places, halves, inside, ROTARY)
+    query_left, query_right = _load_half(at + halves[None, :], inside, cos, sin, HALF, ROTARY)
+    key_left, key_right = _load_half(at + DIM + halves[None, :], inside, cos, sin, HALF, ROTARY)
+    value = tl.load(at + 2 * DIM + channels[None, :], mask=inside, other=0.0)
+    weights = _weights(query_left, query_right, key_left, key_right, places, seq_len, softmax_scale, CAUSAL, PRECISION)
+    mixed = dot(weights.to(value.dtype), value, None, PRECISION)
+    tl.store(out_ptr + tokens * DIM + first + channels[None, :], mixed.to(value.dtype), mask=inside)
+
+
+@triton.jit
+def _attend_backward(
+    qkv_ptr, grad_ptr, out_ptr, mixed_ptr, cos_ptr, sin_ptr, seq_len, softmax_scale,
+    DIM: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr, ROTARY: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    places = tl.arange(0, ROWS)
+    halves = tl.arange(0, HALF)
+    channels = tl.arange(0, 2 * HALF)
+    inside = (places < seq_len)[:, None]
+    tokens = (tl.program_id(0).to(tl.int64) * seq_len + places)[:, None]
+    first = tl.program_id(1) * 2 * HALF
+    at = tokens * (3 * DIM) + first
+    dtype = qkv_ptr.dtype.element_ty
+    cos, sin = _angles(cos_ptr, sin_ptr, places, halves, inside, ROTARY)
+    query_left, query_right = _load_half(qkv_ptr + at + halves[None, :], inside, cos, sin, HALF, ROTARY)
+    key_left, key_right = _load_half(qkv_ptr + at + DIM + halves[None, :], inside, cos, sin, HALF, ROTARY)
+    value = tl.load(qkv_ptr + at + 2 * DIM + channels[None, :], mask=inside, other=0.0)
+    weights = _weights(query_left, query_right, key_left, key_right, places, seq_len, softmax_scale, CAUSAL, PRECISION)
+    rounded = weights.to(dtype)
+    mixed = dot(rounded, value, None, PRECISION)
+    at_mixed = tokens * DIM + first + channels[None, :]
+    tl.store(mixed_ptr + at_mixed, mixed.to(dtype), mask=inside)
+
+    grad = tl.load(grad_ptr + at_mixed, mask=inside, other=0.0)
+    grad_value = dot(tl.trans(rounded), grad, None, PRECISION)
+    tl.store(out_ptr + at + 2 * DIM + channels[None, :], grad_value.to(dtype), mask=inside)
+    along = tl.sum(grad.to(tl.float32) * mixed, axis=1)[:, None]
+    grad_scores = dot(grad, tl.trans(value), None, PRECISION)
+    grad_scores = (weights * (grad_scores - along) * softmax_scale).to(dtype)
+    left = dot(grad_scores, key_left, None, PRECISION)
+    right = dot(grad_scores, key_right, None, PRECISION)
+    _store_half(out_ptr + at + halves[None, :], left, right, inside, cos, sin, HALF, ROTARY)
+    across = tl.trans(grad_scores)
+    left = dot(across, query_left, None, PRECISION)
+    right = dot(across, query_right, None, PRECISION)
+    _store_half(out_ptr + at + DIM + halves[None, :], left, right, inside, cos, sin, HALF, ROTARY)

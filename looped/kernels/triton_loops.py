@@ -1,0 +1,261 @@
+"""All loops of a block as one differentiable function: matrix products, and one pass over memory between two of them.
+
+The weights are tied and the modulation depends on the loop alone, so it is folded into the matrices of each loop: what
+runs is a plain pre-norm block whose matrices change from loop to loop. The forward pass keeps what the matrices are
+applied to, and what the backward pass would otherwise have to multiply again. Each loop of the backward pass leaves the
+operands of its weights' gradients, which are multiplied for several loops at once (`triton_products.py`).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from looped.kernels.reference import Activation, LayerWeights, Modulation, Rotation
+from looped.kernels.triton_attention import Attended, attend, attend_backward
+from looped.kernels.triton_products import Gradients, Operands
+from looped.kernels.triton_rows import (
+    Normed,
+    activation_backward,
+    activation_forward,
+    add_norm,
+    norm_backward,
+    scaled_matrices,
+)
+
+
+class LoopPlan(NamedTuple):
+    """What a pass over the loops is, apart from its tensors."""
+
+    num_loops: int
+    read: tuple[int, ...]
+    """loops, from 0 and in order, whose states are wanted"""
+    num_heads: int
+    causal: bool
+    activation: Activation
+    compute_dtype: torch.dtype
+    rotation: Rotation | None
+    remat: int = 0
+    """keep the state of every so many loops alone, and compute the rest again; 0: keep what is needed"""
+
+
+def fused_loops(
+    plan: LoopPlan,
+    x: Tensor,
+    inject: Tensor | None,
+    attention: Modulation,
+    feed_forward: Modulation,
+    layers: Sequence[Sequence[Tensor]],
+) -> tuple[Tensor, ...]:
+    """The states (batch, seq, dim) after the loops `plan.read`.
+
+    x is what the first loop starts from; `inject` is added to what every later one starts from. Modulations hold tables
+    (loop, layer, dim), `layers` the `LayerWeights` of each layer.
+    """
+    tensors = [x, inject, *attention, *feed_forward, *(tensor for weights in layers for tensor in weights)]
+    if not torch.is_grad_enabled():  # a Function is told which inputs want a gradient, but not that nobody will ask
+        tensors = [None if tensor is None else tensor.detach() for tensor in tensors]
+    return _FusedLoops.apply(plan, *tensors)
+
+
+class _Folded:
+    """A layer's matrices with the modulation in them, (loop, ...) in the precision of the products."""
+
+    def __init__(self, weights: LayerWeights, attention: Modulation, feed: Modulation, dtype: torch.dtype) -> None:
+        self.w_qkv = scaled_matrices(weights.w_qkv, attention.scale, dtype, by_column=True)
+        self.w_out = scaled_matrices(weights.w_out, attention.gate, dtype, by_column=False)
+        self.w_in = scaled_matrices(weights.w_in, feed.scale, dtype, by_column=True)
+        self.w_back = scaled_matrices(weights.w_back, feed.gate, dtype, by_column=False)
+        self.b_qkv = None if attention.shift is None else (attention.shift @ weights.w_qkv.T).to(dtype)
+        b_in = weights.b_in[None] if feed.shift is None else weights.b_in + feed.shift @ weights.w_in.T
+        self.b_in = b_in.to(dtype)
+        self.b_back = (weights.b_back[None] if feed.gate is None else weights.b_back * feed.gate).to(dtype)
+
+    def of_loop(self, t: int) -> LayerWeights:
+        return LayerWeights(*(_row(getattr(self, name), t) for name in LayerWeights._fields))
+
+    def qkv_bias(self, t: int) -> Tensor | None:
+        """What a shift in front of the matrix amounts to."""
+        return None if self.b_qkv is None else _row(self.b_qkv, t)
+
+
+def _row(table: Tensor, t: int) -> Tensor:
+    return table[t if len(table) > 1 else 0]
+
+
+class _Norms:
+    """What the sublayers of one layer start from in several loops."""
+
+    def __init__(self, loops: range, x: Tensor, dtype: torch.dtype) -> None:
+        self.first = loops.start
+        self.values = torch.empty(2, len(loops), *x.shape, dtype=dtype, device=x.device)
+        self.inverses = torch.empty(2, len(loops), len(x), dtype=torch.float32, device=x.device)
+
+    def of(self, sublayer: int, t: int) -> Normed:
+        return Normed(self.values[sublayer, t - self.first], self.inverses[sublayer, t - self.first])
+
+    @property
+    def both(self) -> tuple[Tensor, Tensor]:
+        return self.values[0], self.values[1]
+
+
+class _Made(NamedTuple):
+    """What one layer in one loop keeps for its backward pass, beside what its sublayers start from."""
+
+    qkv: Tensor
+    attended: Attended | None
+    z: Tensor
+    """what the activation is applied to"""
+
+
+class _Trace(NamedTuple):
+    """What several loops keep."""
+
+    loops: range
+    norms: list[_Norms]
+    """of each layer"""
+    made: list[list[_Made]]
+    """[loop][layer]"""
+
+
+ATTENTION, FEED_FORWARD = 0, 1
+
+
+class _Pass:
+    """The loops of one forward or backward pass, on flat (tokens, dim) states."""
+
+    def __init__(self, plan: LoopPlan, seq_len: int, inject: Tensor | None, rest: Sequence[Tensor | None]) -> None:
+        self.plan, self.inject = plan, inject
+        self.tables = Modulation(*rest[:3]), Modulation(*rest[3:6])
+        flat = [tensor for tensor in rest[6:] if tensor is not None]
+        self.weights = [LayerWeights(*flat[i : i + 6]) for i in range(0, len(flat), 6)]
+        self.folded = [
+            _Folded(weights, _of_layer(self.tables[0], place), _of_layer(self.tables[1], place), plan.compute_dtype)
+            for place, weights in enumerate(self.weights)
+        ]
+        self.heads: dict[str, Any] = {"num_heads": plan.num_heads, "seq_len": seq_len, "causal": plan.causal}
+
+    def forward(self, x: Tensor, loops: range, trace: _Trace | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """(what the next loop starts from, the state) of each loop; a backward pass needs the trace."""
+        plan, last_layer = self.plan, len(self.folded) - 1
+        spare = [_Norms(range(2), x, plan.compute_dtype)]  # where nothing is kept, two places are used in turn
+
+        def place_for(sublayer: int, t: int, layer: int) -> Normed:
+            return spare[0].of(sublayer, t % 2) if trace is None else trace.norms[layer].of(sublayer, t)
+
+        add_norm(x, None, normed=place_for(ATTENTION, loops.start, 0))
+        for t in loops:
+            state, made = x, []
+            for layer, folded in enumerate(self.folded):
+                weights = folded.of_loop(t)
+                qkv = _product(place_for(ATTENTION, t, layer).value, weights.w_qkv, folded.qkv_bias(t))
+                attended = attend(qkv, plan.rotation, keep=trace is not None, **self.heads)
+                between, normed = torch.empty_like(x), place_for(FEED_FORWARD, t, layer)
+                add_norm(x, _product(attended.mixed, weights.w_out), total=between, normed=normed)
+                z = _product(normed.value, weights.w_in, weights.b_in)
+                update = _product(activation_forward(z, plan.activation), weights.w_back, weights.b_back)
+                # Of a short sequence, the backward pass makes it again.
+                made.append(_Made(qkv, None if attended.whole is None else attended, z))
+                after = (t, layer + 1) if layer < last_layer else (t + 1, 0)
+                follows = place_for(ATTENTION, *after) if after[0] in loops else None
+                inject = self.inject if layer == last_layer and t + 1 < plan.num_loops else None
+                state = torch.empty_like(x) if inject is not None and t in plan.read else None
+                x = torch.empty_like(x)
+                add_norm(between, update, state=state, inject=inject, total=x, normed=follows)
+                state = x if state is None else state
+            if trace is not None:
+                trace.made.append(made)
+            yield x, state
+
+    def trace(self, x: Tensor, loops: range) -> _Trace:
+        return _Trace(loops, [_Norms(loops, x, self.plan.compute_dtype) for _ in self.folded], [])
+
+    def operands(self, gradients: Gradients, t: int, layer: int) -> Operands:
+        piece = t // self.plan.remat * self.plan.remat if self.plan.remat else 0
+        return gradients.operands(t, layer, piece)
+
+    def backward(
+        self, t: int, trace: _Trace, grad: Tensor, gradients: Gradients, further: Tensor | None,
+        grad_inject: Tensor | None,
+    ) -> None:  # fmt: skip
+        """Turn the gradient of loop t's state into that of what it started from, in place, and add `further`.
+
+        Each application finds the same in the precision of the products among its operands.
+        """
+        made = trace.made.pop()  # its memory can be used again
+        for layer in reversed(range(len(self.folded))):
+            weights, norms, (qkv, attended, z) = self.folded[layer].of_loop(t), trace.norms[layer], made[layer]
+            places = self.operands(gradients, t, layer)
+            torch.mm(places.grad_feed, weights.w_back, out=places.slope)
+            activation_backward(z, places.slope, places.active, places.slope_sums, self.plan.activation)
+            norm_backward(norms.of(FEED_FORWARD, t), places.slope @ weights.w_in, grad, rounded=places.grad_attention)
+            attend_backward(
+                qkv, attended, places.grad_attention @ weights.w_out, self.plan.rotation, out=places.grad_qkv,
+                mixed=places.mixed, **self.heads,
+            )  # fmt: skip
+            first = layer == 0
+            before = (t - 1, len(self.folded) - 1) if first else (t, layer - 1)
+            rounded = torch.empty_like(places.mixed) if before[0] < 0 else self.operands(gradients, *before).grad_feed
+            norm_backward(
+                norms.of(ATTENTION, t), places.grad_qkv @ weights.w_qkv, grad, rounded=rounded,
+                further=further if first else None, summed=grad_inject if first and t > 0 else None,
+            )  # fmt: skip
+            gradients.done(t, layer, norms.both, trace.loops.start)
+
+
+class _FusedLoops(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: LoopPlan, x: Tensor, inject: Tensor | None, *rest: Tensor | None) -> tuple[Tensor, ...]:
+        dim = x.shape[-1]
+        run = _Pass(plan, x.shape[1], None if inject is None else inject.reshape(-1, dim), rest)
+        state, loops = x.reshape(-1, dim), range(plan.num_loops)
+        needed = any(ctx.needs_input_grad)
+        ctx.trace = run.trace(state, loops) if needed and not plan.remat else None
+        states, starts = {}, {}
+        for t, (after, shown) in enumerate(run.forward(state, loops, ctx.trace)):
+            if needed and plan.remat and t % plan.remat == 0:
+                starts[t] = state
+            if t in plan.read:
+                states[t] = shown
+            state = after
+        ctx.run, ctx.starts, ctx.shape = run, starts, x.shape
+        return tuple(states[t].view(x.shape) for t in plan.read)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        run: _Pass = ctx.run
+        plan = run.plan
+        given = dict(zip(plan.read, (each.reshape(-1, ctx.shape[-1]) for each in grads), strict=True))
+        grad = given[plan.read[-1]].clone()
+        gradients = Gradients(run.tables, run.weights, len(grad), plan.compute_dtype)
+        run.operands(gradients, plan.read[-1], len(run.folded) - 1).grad_feed.copy_(grad)
+        grad_inject = None if run.inject is None else torch.zeros_like(grad)
+        for trace in _traces(ctx):
+            for t in reversed(trace.loops):
+                run.backward(t, trace, grad, gradients, given.get(t - 1), grad_inject)
+        inject = None if grad_inject is None else grad_inject.view(ctx.shape)
+        return (None, grad.view(ctx.shape), inject, *gradients.finish())
+
+
+def _traces(ctx: Any) -> Iterator[_Trace]:
+    """Pieces of the loops, the last first: all as the forward pass kept them, or computed again from their starts."""
+    run: _Pass = ctx.run
+    if ctx.trace is not None:
+        yield ctx.trace
+    for start in sorted(ctx.starts, reverse=True):
+        loops = range(start, min(start + run.plan.remat, run.plan.num_loops))
+        trace = run.trace(ctx.starts[start], loops)
+        for _ in run.forward(ctx.starts[start], loops, trace):
+            pass
+        yield trace
+
+
+def _of_layer(tables: Modulation, layer: int) -> Modulation:
+    """Tables (loop, dim) of one layer."""
+    return Modulation(*(None if table is None else table[:, layer] for table in tables))
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return x @ weight.T if bias is None else torch.addmm(bias, x, weight.T)

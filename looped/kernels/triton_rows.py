@@ -1,0 +1,272 @@
+"""What happens between two matrix products, each as one pass over memory: residual and norm, rotation, both ways."""
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+# It takes a kernel for the Python function that it is written as.
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from looped.kernels.reference import RMS_EPSILON, Activation, Rotation
+from looped.kernels.triton_common import activate
+
+EPSILON = tl.constexpr(RMS_EPSILON)
+
+ELEMENTS = 4096
+"""of a tile that holds whole rows"""
+FLAT = 2048
+"""of a tile without such a bound: 8 a thread, one wide load each"""
+SUM_ROWS, SUM_COLUMNS = 128, 128
+"""tile of `activation_backward`, whose columns are summed"""
+
+
+def _tile(width: int) -> tuple[int, int]:
+    """(rows, columns) of a tile that holds whole rows."""
+    columns = triton.next_power_of_2(width)
+    return max(1, ELEMENTS // columns), columns
+
+
+class Normed(NamedTuple):
+    """A state over its RMS, and one over that RMS: all that the norm's backward pass needs."""
+
+    value: Tensor
+    """(tokens, dim), in the precision of the products"""
+    inverse: Tensor
+    """(tokens,), in float32"""
+
+
+def add_norm(
+    x: Tensor,
+    update: Tensor | None,
+    *,
+    state: Tensor | None = None,
+    inject: Tensor | None = None,
+    total: Tensor | None = None,
+    normed: Normed | None = None,
+) -> None:
+    """Write x + update to `state`, that plus inject to `total`, and that over its RMS to `normed`."""
+    tokens, dim = x.shape
+    rows, columns = _tile(dim)
+    _add_norm[(triton.cdiv(tokens, rows),)](
+        x, *(x if each is None else each for each in (update, state, inject, total)), *(normed or (x, x)), tokens,
+        DIM=dim, ROWS=rows, COLUMNS=columns, UPDATE=update is not None, STATE=state is not None,
+        INJECT=inject is not None, TOTAL=total is not None, NORMED=normed is not None, num_warps=4,
+    )  # fmt: skip
+
+
+def norm_backward(
+    normed: Normed,
+    grad_normed: Tensor,
+    grad: Tensor,
+    *,
+    rounded: Tensor,
+    further: Tensor | None = None,
+    summed: Tensor | None = None,
+) -> None:
+    """Add to `grad`, in place, what comes through the norm, and `further`; `rounded` gets a copy of the result, and to
+    `summed` the gradient is added before `further` is."""
+    tokens, dim = grad.shape
+    rows, columns = _tile(dim)
+    _norm_backward[(triton.cdiv(tokens, rows),)](
+        *normed, grad_normed, grad, rounded, *(grad if each is None else each for each in (further, summed)), tokens,
+        DIM=dim, ROWS=rows, COLUMNS=columns, FURTHER=further is not None, SUMMED=summed is not None, num_warps=4,
+    )  # fmt: skip
+
+
+def activation_forward(z: Tensor, activation: Activation) -> Tensor:
+    """act(z)"""
+    out = torch.empty_like(z)
+    _activation[(triton.cdiv(z.numel(), FLAT),)](z, out, z.numel(), KIND=activation, SIZE=FLAT, num_warps=8)
+    return out
+
+
+def activation_backward(z: Tensor, grad: Tensor, active: Tensor, sums: Tensor, activation: Activation) -> None:
+    """Turn the gradient of act(z) into that of z, in place; write act(z) to `active` and, to `sums` (tiles, width),
+    the sums of the result over the tokens of a tile."""
+    tokens, width = z.shape
+    grid = num_sums(tokens), triton.cdiv(width, SUM_COLUMNS)
+    _activation_backward[grid](
+        z, grad, active, sums, tokens, WIDTH=width, KIND=activation, TILE=SUM_ROWS, ROWS=FLAT // SUM_COLUMNS,
+        COLUMNS=SUM_COLUMNS, num_warps=8,
+    )  # fmt: skip
+
+
+def num_sums(tokens: int) -> int:
+    """Rows of `activation_backward`'s sums."""
+    return triton.cdiv(tokens, SUM_ROWS)
+
+
+def scaled_matrices(matrix: Tensor, table: Tensor | None, dtype: torch.dtype, *, by_column: bool) -> Tensor:
+    """(loops, rows, columns): a matrix times each loop's factors, one per column or per row of it."""
+    if table is None:
+        return matrix[None].to(dtype)
+    table = table[:1] if table.stride(0) == 0 else table  # the same in all loops
+    rows, columns = matrix.shape
+    out = torch.empty(len(table), rows, columns, dtype=dtype, device=matrix.device)
+    grid = triton.cdiv(rows * columns, FLAT), len(table)
+    _scaled_matrices[grid](
+        matrix, table, out, rows * columns, columns, table.stride(0), SIZE=FLAT, BY_COLUMN=by_column, num_warps=4
+    )
+    return out
+
+
+def gather_heads(
+    parts: Sequence[Tensor], rotation: Rotation | None, *, num_heads: int, seq_len: int, out: Tensor
+) -> None:
+    """Write gradients of queries, keys and values, each (batch, head, seq, size), to `out` (tokens, 3 * dim), the first
+    two turned back by the angles of their positions."""
+    half = out.shape[1] // 3 // num_heads // 2
+    columns = triton.next_power_of_2(half)
+    rows = max(1, ELEMENTS // 4 // columns)
+    grid = triton.cdiv(len(out), rows), num_heads
+    for place, part in enumerate(parts):
+        turned = rotation is not None and place < 2
+        _gather_heads[grid](
+            part, out, *(rotation if turned and rotation else (part, part)), len(out), seq_len, *part.stride()[:3],
+            place * num_heads, WIDTH=out.shape[1], HALF=half, ROWS=rows, COLUMNS=columns, TURNED=turned, num_warps=4,
+        )  # fmt: skip
+
+
+def rotate_heads(qkv: Tensor, rotation: Rotation, *, num_heads: int, seq_len: int) -> None:
+    """Turn queries and keys of (tokens, 3 * dim) by the angles of their positions, in place."""
+    half = qkv.shape[1] // 3 // num_heads // 2
+    columns = triton.next_power_of_2(half)
+    rows = max(1, ELEMENTS // 4 // columns)
+    _rotate_heads[(triton.cdiv(len(qkv), rows), 2 * num_heads)](
+        qkv, *rotation, len(qkv), seq_len, WIDTH=qkv.shape[1], HALF=half, ROWS=rows, COLUMNS=columns, num_warps=4
+    )
+
+
+@triton.jit
+def _add_norm(
+    x_ptr, update_ptr, state_ptr, inject_ptr, total_ptr, normed_ptr, inverse_ptr, num_tokens,
+    DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, UPDATE: tl.constexpr, STATE: tl.constexpr,
+    INJECT: tl.constexpr, TOTAL: tl.constexpr, NORMED: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    there = (rows < num_tokens)[:, None] & (columns < DIM)[None, :]
+    at = rows.to(tl.int64)[:, None] * DIM + columns[None, :]
+    x = tl.load(x_ptr + at, mask=there, other=0.0)
+    if UPDATE:
+        x += tl.load(update_ptr + at, mask=there, other=0.0).to(tl.float32)
+    if STATE:
+        tl.store(state_ptr + at, x, mask=there)
+    if INJECT:
+        x += tl.load(inject_ptr + at, mask=there, other=0.0)
+    if TOTAL:
+        tl.store(total_ptr + at, x, mask=there)
+    if NORMED:
+        inverse = tl.rsqrt(tl.sum(x * x, axis=1) / DIM + EPSILON)
+        tl.store(inverse_ptr + rows, inverse, mask=rows < num_tokens)
+        tl.store(normed_ptr + at, (x * inverse[:, None]).to(normed_ptr.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _norm_backward(
+    normed_ptr, inverse_ptr, grad_normed_ptr, grad_ptr, rounded_ptr, further_ptr, summed_ptr, num_tokens,
+    DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FURTHER: tl.constexpr, SUMMED: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    there = (rows < num_tokens)[:, None] & (columns < DIM)[None, :]
+    at = rows.to(tl.int64)[:, None] * DIM + columns[None, :]
+    normed = tl.load(normed_ptr + at, mask=there, other=0.0).to(tl.float32)
+    inverse = tl.load(inverse_ptr + rows, mask=rows < num_tokens, other=0.0)[:, None]
+    grad_normed = tl.load(grad_normed_ptr + at, mask=there, other=0.0).to(tl.float32)
+    grad = tl.load(grad_ptr + at, mask=there, other=0.0)
+    along = tl.sum(grad_normed * normed, axis=1)[:, None] / DIM
+    grad += inverse * (grad_normed - normed * along)
+    if SUMMED:
+        tl.store(summed_ptr + at, tl.load(summed_ptr + at, mask=there, other=0.0) + grad, mask=there)
+    if FURTHER:
+        grad += tl.load(further_ptr + at, mask=there, other=0.0)
+    tl.store(grad_ptr + at, grad, mask=there)
+    tl.store(rounded_ptr + at, grad.to(rounded_ptr.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _activation(z_ptr, out_ptr, size, KIND: tl.constexpr, SIZE: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    z = tl.load(z_ptr + at, mask=at < size, other=0.0).to(tl.float32)
+    active, _ = activate(z, KIND)
+    tl.store(out_ptr + at, active.to(out_ptr.dtype.element_ty), mask=at < size)
+
+
+@triton.jit
+def _activation_backward(
+    z_ptr, grad_ptr, active_ptr, sums_ptr, num_tokens,
+    WIDTH: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for first in range(0, TILE, ROWS):
+        rows = tile * TILE + first + tl.arange(0, ROWS)
+        there = (rows < num_tokens)[:, None] & (columns < WIDTH)[None, :]
+        at = rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+        active, slope = activate(tl.load(z_ptr + at, mask=there, other=0.0).to(tl.float32), KIND)
+        slope *= tl.load(grad_ptr + at, mask=there, other=0.0).to(tl.float32)
+        tl.store(active_ptr + at, active.to(active_ptr.dtype.element_ty), mask=there)
+        tl.store(grad_ptr + at, slope.to(grad_ptr.dtype.element_ty), mask=there)
+        total += slope
+    tl.store(sums_ptr + tile * WIDTH + columns, tl.sum(total, axis=0), mask=columns < WIDTH)
+
+
+@triton.jit
+def _scaled_matrices(
+    matrix_ptr, table_ptr, out_ptr, size, num_columns, table_stride, SIZE: tl.constexpr, BY_COLUMN: tl.constexpr
+):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    loop = tl.program_id(1).to(tl.int64)
+    there = at < size
+    factor = at % num_columns if BY_COLUMN else at // num_columns
+    factors = tl.load(table_ptr + loop * table_stride + factor, mask=there, other=0.0).to(tl.float32)
+    value = tl.load(matrix_ptr + at, mask=there, other=0.0).to(tl.float32) * factors
+    tl.store(out_ptr + loop * size + at, value.to(out_ptr.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _rotate_heads(
+    qkv_ptr, cos_ptr, sin_ptr, num_tokens, seq_len,
+    WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    there = (rows < num_tokens)[:, None] & (columns < HALF)[None, :]
+    # Queries are the first heads of a row, keys the next ones.
+    at = qkv_ptr + rows.to(tl.int64)[:, None] * WIDTH + tl.program_id(1) * (2 * HALF) + columns[None, :]
+    angle = (rows % seq_len)[:, None] * HALF + columns[None, :]
+    cos = tl.load(cos_ptr + angle, mask=there, other=0.0).to(tl.float32)
+    sin = tl.load(sin_ptr + angle, mask=there, other=0.0).to(tl.float32)
+    left = tl.load(at, mask=there, other=0.0).to(tl.float32)
+    right = tl.load(at + HALF, mask=there, other=0.0).to(tl.float32)
+    tl.store(at, (left * cos - right * sin).to(qkv_ptr.dtype.element_ty), mask=there)
+    tl.store(at + HALF, (left * sin + right * cos).to(qkv_ptr.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _gather_heads(
+    part_ptr, out_ptr, cos_ptr, sin_ptr, num_tokens, seq_len, batch_stride, head_stride, place_stride, first_head,
+    WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    head = tl.program_id(1)
+    columns = tl.arange(0, COLUMNS)
+    there = (rows < num_tokens)[:, None] & (columns < HALF)[None, :]
+    tokens = rows.to(tl.int64)[:, None]
+    at = part_ptr + (tokens // seq_len) * batch_stride + head * head_stride + (tokens % seq_len) * place_stride
+    at += columns[None, :]
+    left = tl.load(at, mask=there, other=0.0).to(tl.float32)
+    right = tl.load(at + HALF, mask=there, other=0.0).to(tl.float32)
+    if TURNED:
+        angle = (rows % seq_len)[:, None] * HALF + columns[None, :]
+        cos = tl.load(cos_ptr + angle, mask=there, other=0.0).to(tl.float32)
+        sin = tl.load(sin_ptr + angle, mask=there, other=0.0).to(tl.float32)
+        left, right = left * cos + right * sin, right * cos - left * sin
+    to = out_ptr + tokens * WIDTH + (first_head + head) * (2 * HALF) + columns[None, :]
+    tl.store(to, left.to(out_ptr.dtype.element_ty), mask=there)
+    tl.store(to + HALF, right.to(out_ptr.dtype.element_ty), mask=there)

@@ -1,0 +1,77 @@
+"""All loops of a stack on the fused kernels, where these cover what it does."""
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from looped.config import ModelConfig
+from looped.kernels import LayerWeights, Modulation, Rotation
+from looped.models.stack import LoopStack
+
+OLDEST_CARD = (8, 0)
+
+
+def why_not_fused(config: ModelConfig, device: torch.device) -> str | None:
+    """What stands against the fused kernels, in words; None if nothing does."""
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return "they need a GPU"
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < OLDEST_CARD:
+        return f"they need compute capability {OLDEST_CARD[0]}.{OLDEST_CARD[1]}, and the card is older"
+    missing = {
+        "products in float64": config.precision == "float64",
+        "hardmax attention": config.selection != "softmax",
+        f"norm {config.norm!r}": config.norm != "rms",
+        "injection 'concat'": config.injection == "concat",
+        "conditioning 'additive'": config.resolved_conditioning == "additive",
+        "rotary positions of heads of odd halves": config.dim // config.num_heads % 2 == 1,
+    }
+    found = [what for what, here in missing.items() if here]
+    return f"they do not cover {found[0]}" if found else None
+
+
+class FusedLoops:
+    """`LoopStack.all_loops` on the fused kernels."""
+
+    def __init__(self, stack: LoopStack) -> None:
+        self.stack = stack
+
+    def __call__(self, embeddings: Tensor, num_loops: int, read: Sequence[int], first_with_grad: int) -> list[Tensor]:
+        from looped.kernels.triton_loops import LoopPlan, fused_loops
+
+        stack, config = self.stack, self.stack.config
+        inject = embeddings if config.injection == "add" else None
+        tables = stack.modulation(num_loops, embeddings.device)
+        layers = [LayerWeights(*(getattr(layer, name) for name in LayerWeights._fields)) for layer in stack.layers]
+        angles = stack.rotation(embeddings.shape[1], embeddings.device)
+        rotation = None if angles is None else Rotation(*(each.to(stack.compute_dtype) for each in angles))
+
+        def run(x: Tensor, first: int, wanted: Sequence[int]) -> list[Tensor]:
+            last = wanted[-1] + 1
+            plan = LoopPlan(
+                num_loops=last - first,
+                read=tuple(t - first for t in wanted),
+                num_heads=config.num_heads,
+                causal=stack.causal,
+                activation=config.activation,
+                compute_dtype=stack.compute_dtype,
+                rotation=rotation,
+                remat=stack.remat,
+            )
+            attention, feed_forward = (
+                Modulation(*(None if table is None else table[first:last] for table in each)) for each in tables
+            )
+            return list(fused_loops(plan, x, inject, attention, feed_forward, layers))
+
+        if first_with_grad == 0:
+            return run(embeddings, 0, read)
+        with torch.no_grad():
+            early = [t for t in read if t < first_with_grad]
+            *states, state = run(embeddings, 0, sorted({*early, first_with_grad - 1}))
+            states = [*states, state] if first_with_grad - 1 in early else states
+            state = state if inject is None else state + inject
+        return states + run(state, first_with_grad, [t for t in read if t >= first_with_grad])

@@ -1,0 +1,42 @@
+"""The work of a training, counted exactly: over the loops and sizes of its steps and over what gets a gradient."""
+
+from collections import Counter
+
+from looped.config import RunConfig
+from looped.models.counts import embed_flops, loop_flops, read_flops
+from looped.training.schedules import loops_at, size_at, stages
+
+ESTIMATED_FROM = 1000  # steps
+
+
+def training_flops(config: RunConfig, num_steps: int | None = None) -> int:
+    """Of forward and backward passes over `num_steps` steps (default: all of them)."""
+    num_steps = config.train.num_steps if num_steps is None else num_steps
+    kinds: Counter[tuple[int, int]] = Counter()
+    for steps in stages(config, num_steps):
+        kinds[loops_at(steps.start, config), size_at(steps.start, config)] += len(steps)
+    per_step = config.train.batch_size
+    return sum(count * per_step * example_flops(config, loops, size) for (loops, size), count in kinds.items())
+
+
+def estimated_flops(config: RunConfig) -> float:
+    """The same at once: a long random schedule is estimated from its first steps."""
+    train = config.train
+    if "random" not in (train.loop_schedule, train.size_schedule) or train.num_steps <= ESTIMATED_FROM:
+        return training_flops(config)
+    return training_flops(config, ESTIMATED_FROM) * train.num_steps / ESTIMATED_FROM
+
+
+def example_flops(config: RunConfig, num_loops: int, size: int) -> int:
+    """Of one example's forward and backward pass.
+
+    A product needs two further ones on the way back, for the gradients of its two sides; the embedding of vectors only
+    one, since its input needs none, and a loop that truncated backpropagation leaves out none.
+    """
+    train, spec = config.train, config.task.spec
+    seq_len = config.task.seq_len_at(size)
+    with_gradient = num_loops if train.backprop_loops is None else min(train.backprop_loops, num_loops)
+    supervised = 1 if train.supervision == "last" else min(train.supervised_loops or num_loops, num_loops)
+    loops = (num_loops + 2 * with_gradient) * loop_flops(config.model, spec, seq_len)
+    reads = 3 * supervised * read_flops(config.model, spec, seq_len)
+    return 2 * embed_flops(config.model, spec, seq_len) + loops + reads

@@ -1,0 +1,225 @@
+"""The passes between the products, each against float64: residual and norm, activation, folded matrices, rotation."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from looped.kernels import reference
+from tests.kernels.cases import (
+    DEVICE,
+    DTYPES,
+    GUARD,
+    TOLERANCE,
+    Draw,
+    assert_near,
+    guarded,
+    in_float64,
+    laboratory,
+    rotation_of,
+)
+
+pytest.importorskip("triton")
+
+from looped.kernels import triton_rows as rows
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*determinis.*:UserWarning")  # CUDA's, where poison asks for it
+
+# Less than a tile, a width that is no power of two, more tokens than a tile, a row that is wider than a tile.
+SIZES = [(1, 8), (5, 48), (130, 96), (3, 4100)]
+ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu}
+
+
+@pytest.fixture(autouse=True)
+def _laboratory():
+    with laboratory():
+        yield
+
+
+def untouched(*guards):
+    return all(bool((guard == GUARD).all()) for guard in guards)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("tokens", "dim"), SIZES)
+def test_add_norm_writes_state_total_and_norm(tokens, dim, dtype):
+    draw = Draw()
+    x, update, inject = draw(tokens, dim, std=3), draw(tokens, dim, dtype=dtype), draw(tokens, dim)
+    (state, total, value), guards = zip(
+        *(guarded(tokens, dim, kind) for kind in (x.dtype, x.dtype, dtype)), strict=True
+    )
+    inverse, guard = guarded(tokens, 1, torch.float32)
+    rows.add_norm(x, update, state=state, inject=inject, total=total, normed=rows.Normed(value, inverse[:, 0]))
+    wanted = x.double() + update.double()
+    assert_near(state, wanted, 1e-6)
+    wanted = wanted + inject.double()
+    assert_near(total, wanted, 1e-6)
+    assert_near(value, reference.rms_normalise(wanted), TOLERANCE[dtype])
+    assert_near(inverse[:, 0], wanted.square().mean(dim=-1).rsqrt(), 1e-5)
+    assert untouched(*guards, guard)
+
+
+@pytest.mark.parametrize("given", list(itertools.product([False, True], repeat=5)))
+def test_add_norm_leaves_out_what_is_not_asked_for(given):
+    """All 32 ways to call it: what is not there is not added, and what is not asked for does not change the rest."""
+    draw = Draw()
+    names = ("update", "state", "inject", "total", "normed")
+    x, update, inject = (draw(5, 48) for _ in range(3))
+    kept = x.clone()
+    memory = {name: torch.empty(5, 48, device=DEVICE) for name in ("state", "total")}
+    normed = rows.Normed(torch.empty(5, 48, device=DEVICE), torch.empty(5, device=DEVICE))
+    everything = {"update": update, "inject": inject, "normed": normed, **memory}
+    wished = {name: everything[name] if wish else None for name, wish in zip(names, given, strict=True)}
+    rows.add_norm(x, wished.pop("update"), **wished)
+    wanted = x.double() + (update.double() if given[0] else 0)
+    if given[1]:
+        assert_near(memory["state"], wanted, 1e-6)
+    wanted = wanted + (inject.double() if given[2] else 0)
+    if given[3]:
+        assert_near(memory["total"], wanted, 1e-6)
+    if given[4]:
+        assert_near(normed.value, reference.rms_normalise(wanted), 1e-5)
+    assert torch.equal(x, kept)
+    for name, wish in zip(("state", "total"), (given[1], given[3]), strict=True):
+        assert wish or memory[name].isnan().all()
+
+
+def test_the_norm_of_nothing_is_nothing():
+    x = torch.zeros(3, 48, device=DEVICE)
+    normed = rows.Normed(torch.empty_like(x), torch.empty(3, device=DEVICE))
+    rows.add_norm(x, None, normed=normed)
+    assert torch.equal(normed.value, x)
+    assert normed.inverse.isfinite().all()
+
+
+@pytest.mark.parametrize("with_further", [False, True])
+@pytest.mark.parametrize("with_summed", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("tokens", "dim"), SIZES)
+def test_norm_backward_is_the_norms_gradient(tokens, dim, dtype, with_summed, with_further):
+    draw = Draw()
+    x = draw(tokens, dim, mean=0.5, std=2).double().requires_grad_()
+    normed = reference.rms_normalise(x)
+    kept = rows.Normed(normed.detach().to(dtype), x.detach().square().mean(dim=-1).rsqrt().float())
+    # Partly along the state: the share that the norm takes out.
+    grad_normed = (draw(tokens, dim).double() + 2 * normed.detach()).to(dtype)
+    grad, further, summed = draw(tokens, dim), draw(tokens, dim), draw(tokens, dim)
+    (through,) = torch.autograd.grad(normed, x, grad_normed.double())
+    wanted = grad.double() + through
+    wanted_sum = summed.double() + wanted
+    if with_further:
+        wanted = wanted + further.double()
+    rounded, guard = guarded(tokens, dim, dtype)
+    before = further.clone()
+    rows.norm_backward(
+        kept, grad_normed, grad, rounded=rounded, further=further if with_further else None,
+        summed=summed if with_summed else None,
+    )  # fmt: skip
+    assert_near(grad, wanted, TOLERANCE[dtype])
+    assert_near(rounded, wanted, TOLERANCE[dtype])
+    assert torch.equal(further, before)
+    if with_summed:
+        assert_near(summed, wanted_sum, TOLERANCE[dtype])
+    assert untouched(guard)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("tokens", "width"), [(1, 8), (5, 48), (130, 200)])
+def test_activations_and_their_slopes(tokens, width, activation, dtype):
+    """130 tokens and a width of 200 are two tiles each way, the last ones not full."""
+    draw = Draw()
+    z, grad = draw(tokens, width, std=2, dtype=dtype), draw(tokens, width, dtype=dtype)
+    exact = z.double().requires_grad_()
+    wanted = ACTIVATIONS[activation](exact)
+    (wanted_grad,) = torch.autograd.grad(wanted, exact, grad.double())
+    assert_near(rows.activation_forward(z, activation), wanted, TOLERANCE[dtype])
+
+    (changed, behind), (active, behind_active) = (guarded(tokens, width, dtype) for _ in range(2))
+    changed.copy_(grad)
+    sums, behind_sums = guarded(rows.num_sums(tokens), width, torch.float32)
+    rows.activation_backward(z, changed, active, sums, activation)
+    assert_near(active, wanted, TOLERANCE[dtype])
+    assert_near(changed, wanted_grad, TOLERANCE[dtype])
+    tiles = wanted_grad.split(rows.SUM_ROWS)
+    assert_near(sums, torch.stack([tile.sum(dim=0) for tile in tiles]), 1e-5)  # before anything is rounded
+    assert untouched(behind, behind_active, behind_sums)
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # NumPy's, of which the interpreter is made
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_are_exact_at_every_size(activation):
+    """Each value by itself, from where nothing passes to where everything does."""
+    z = torch.cat((torch.linspace(-12, 12, 4001), torch.tensor([-40.0, -1e4, 40.0, 0.0]))).to(DEVICE)
+    exact = z.double().requires_grad_()
+    wanted = ACTIVATIONS[activation](exact)
+    (slope,) = torch.autograd.grad(wanted.sum(), exact)
+    wanted = wanted.detach()
+    got, found = rows.activation_forward(z, activation), torch.ones(len(z), 1, device=DEVICE)
+    sums = torch.empty(rows.num_sums(len(z)), 1, device=DEVICE)
+    rows.activation_backward(z[:, None], found, torch.empty_like(found), sums, activation)
+    assert ((got.double() - wanted).abs() / wanted.abs().clamp(min=1)).max() <= 1e-6
+    assert (found[:, 0].double() - slope).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("by_column", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("matrix_rows", "columns"), [(1, 8), (48, 96), (130, 48)])
+def test_matrices_are_scaled_loop_by_loop(matrix_rows, columns, dtype, by_column):
+    draw = Draw()
+    matrix = draw(matrix_rows, columns)
+    # As the model has it: some columns of a wider table, of one layer of several.
+    table = draw(3, 2, 2 * (columns if by_column else matrix_rows)).chunk(2, dim=-1)[1][:, 1]
+    got = rows.scaled_matrices(matrix, table, dtype, by_column=by_column)
+    factors = table.double()[:, None, :] if by_column else table.double()[:, :, None]
+    assert got.dtype == dtype
+    assert_near(got, matrix.double() * factors, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("by_column", [True, False])
+def test_what_is_the_same_in_all_loops_is_scaled_once(by_column):
+    draw = Draw()
+    matrix, gain = draw(48, 48), draw(48)
+    got = rows.scaled_matrices(matrix, gain.expand(5, -1), torch.float32, by_column=by_column)
+    assert_near(got, (matrix.double() * (gain.double() if by_column else gain.double()[:, None]))[None], 1e-6)
+    plain = rows.scaled_matrices(matrix, None, torch.bfloat16, by_column=by_column)
+    assert torch.equal(plain, matrix.bfloat16()[None])
+
+
+HEADS = [(3, 1, 2, 2), (2, 5, 1, 48), (2, 17, 3, 24), (2, 130, 2, 16)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("batch", "seq_len", "num_heads", "size"), HEADS)
+def test_queries_and_keys_are_turned_and_values_are_not(batch, seq_len, num_heads, size, dtype):
+    qkv = Draw()(batch * seq_len, 3 * num_heads * size, dtype=dtype)
+    rotation = rotation_of(seq_len, size // 2)
+    heads = qkv.double().view(batch, seq_len, 3, num_heads, size).permute(2, 0, 3, 1, 4)
+    wanted = torch.stack([reference.rotate(heads[i], in_float64(rotation)) for i in (0, 1)] + [heads[2]])
+    rows.rotate_heads(qkv, rotation, num_heads=num_heads, seq_len=seq_len)
+    assert_near(qkv, wanted.permute(1, 3, 0, 2, 4).reshape(qkv.shape), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("rotary", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("batch", "seq_len", "num_heads", "size"), HEADS)
+def test_gradients_of_heads_are_gathered_and_turned_back(batch, seq_len, num_heads, size, dtype, rotary):
+    """They come in whatever order of axes an attention leaves them in."""
+    draw = Draw()
+    rotation = rotation_of(seq_len, size // 2) if rotary else None
+    parts = [
+        draw(batch, num_heads, seq_len, size, dtype=dtype),
+        draw(batch, seq_len, num_heads, size, dtype=dtype).transpose(1, 2),
+        draw(num_heads, batch, seq_len, 2 * size, dtype=dtype).transpose(0, 1)[..., :size],
+    ]
+    wanted = []
+    for place, part in enumerate(parts):
+        before = torch.zeros(part.shape, dtype=torch.float64, device=DEVICE, requires_grad=True)
+        after = before * 1 if rotation is None or place == 2 else reference.rotate(before, in_float64(rotation))
+        (found,) = torch.autograd.grad(after, before, part.double())
+        wanted.append(found.transpose(1, 2).flatten(2).flatten(0, 1))
+    out, guard = guarded(batch * seq_len, 3 * num_heads * size, dtype)
+    rows.gather_heads(parts, rotation, num_heads=num_heads, seq_len=seq_len, out=out)
+    assert_near(out, torch.cat(wanted, dim=1), TOLERANCE[dtype])
+    assert untouched(guard)
