@@ -1,6 +1,7 @@
 """From a trained run to its record: the test, and what else an experiment wants to be measured."""
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -168,10 +169,11 @@ def _continuity(model: Any, config: RunConfig) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this package runs from, with + where files differ; None outside of one."""
+    """The commit of the checkout that this package runs from, with + where files differ; outside of one what
+    LOOPED_COMMIT says, which names the commit that was copied to another machine."""
     root = Path(looped.__file__).parents[1]
     if not (root / ".git").exists():
-        return None
+        return os.environ.get("LOOPED_COMMIT")
     try:
         said = [
             subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=20, check=True)
