@@ -75,8 +75,8 @@ _SMOKE_TRAIN: dict[str, Any] = {
     "num_threads": 1,
 }  # fmt: skip
 
-# What one H200 was measured to do (docs/performance.md), in the operations that `training_flops` counts: sequences of 128
-# tokens at r = 100 in batches of 512, and in the paper's batches of 64. Eight of a `gpu` cell's ten minutes are for
+# What one H200 was measured to do (docs/performance.md), in the operations that `training_flops` counts: sequences of
+# 128 tokens at r = 100 in batches of 512, and in the paper's batches of 64. Eight of a `gpu` cell's ten minutes are for
 # training, the rest for compiling and testing. To change these numbers is to change the steps, and so the runs.
 GPU_FLOPS_PER_SECOND, GPU_FLOPS_PER_SECOND_AT_64 = 2.2e14, 2.0e14
 GPU_TRAINING_SECONDS = 480
