@@ -235,4 +235,4 @@ def _peak_gib(device: torch.device) -> float | None:
 def machine(device: str = "auto") -> dict[str, Any]:
     """What the rows were measured on."""
     place = choose_device(device)  # pyright: ignore[reportArgumentType]
-    return {"hardware": hardware(place), "torch": torch.__version__, "matrix_tflops": round(matrix_rate(place), 1)}
+    return {"hardware": hardware(place), "torch": torch.__version__, "matrix_tflops": round(matrix_rate(place), 3)}

@@ -111,7 +111,7 @@ def _preset(command: BenchCommand | ScalingCommand) -> str:
 
 
 def _report(command: BenchCommand | ScalingCommand, rows: Iterable[dict[str, Any]]) -> None:
-    """Show the rows as they come, and all of them at the end as JSON where that is wanted."""
+    """Show the rows as they come, and keep them as JSON where that is wanted."""
     from looped import bench
     from looped.files import save_json
 
@@ -120,6 +120,7 @@ def _report(command: BenchCommand | ScalingCommand, rows: Iterable[dict[str, Any
     machine = bench.machine(command.device)
     print(", ".join(f"{name} {value}" for name, value in machine.items()), file=screen, flush=True)
     made: list[dict[str, Any]] = []
+    result = {"machine": machine, "date": date.today().isoformat(), "rows": made}
     plain: dict[int, float] = {}
     columns: list[Column] = []
     for row in rows:
@@ -132,9 +133,8 @@ def _report(command: BenchCommand | ScalingCommand, rows: Iterable[dict[str, Any
             print("".join(_cell(each.heading, each.width) for each in columns).rstrip(), file=screen)
         print("".join(_value(each, shown[each.key]) for each in columns).rstrip(), file=screen, flush=True)
         made.append(row)
-    result = {"machine": machine, "date": date.today().isoformat(), "rows": made}
-    if command.out is not None:
-        save_json(command.out, result)
+        if command.out is not None:  # after every row: what was measured before a stop is kept
+            save_json(command.out, result)
     if command.json:
         show(result, "", as_json=True)
 

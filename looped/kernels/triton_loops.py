@@ -30,7 +30,7 @@ class LoopPlan(NamedTuple):
 
     num_loops: int
     read: tuple[int, ...]
-    """loops, from 0 and in order, whose states are wanted"""
+    """loops, from 0 and in order, whose states are wanted: the last one among them"""
     num_heads: int
     causal: bool
     activation: Activation
@@ -139,10 +139,10 @@ class _Pass:
     def forward(self, x: Tensor, loops: range, trace: _Trace | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """(what the next loop starts from, the state) of each loop; a backward pass needs the trace."""
         plan, last_layer = self.plan, len(self.folded) - 1
-        spare = [_Norms(range(2), x, plan.compute_dtype)]  # where nothing is kept, two places are used in turn
+        reused = _Norms(range(1 if trace is None else 0), x, plan.compute_dtype)
 
         def place_for(sublayer: int, t: int, layer: int) -> Normed:
-            return spare[0].of(sublayer, t % 2) if trace is None else trace.norms[layer].of(sublayer, t)
+            return reused.of(sublayer, 0) if trace is None else trace.norms[layer].of(sublayer, t)
 
         add_norm(x, None, normed=place_for(ATTENTION, loops.start, 0))
         for t in loops:
@@ -207,9 +207,8 @@ class _Pass:
 class _FusedLoops(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: LoopPlan, x: Tensor, inject: Tensor | None, *rest: Tensor | None) -> tuple[Tensor, ...]:
-        dim = x.shape[-1]
-        run = _Pass(plan, x.shape[1], None if inject is None else inject.reshape(-1, dim), rest)
-        state, loops = x.reshape(-1, dim), range(plan.num_loops)
+        run = _Pass(plan, x.shape[1], None if inject is None else _flat(inject), rest)
+        state, loops = _flat(x), range(plan.num_loops)
         needed = any(ctx.needs_input_grad)
         ctx.trace = run.trace(state, loops) if needed and not plan.remat else None
         states, starts = {}, {}
@@ -227,7 +226,7 @@ class _FusedLoops(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         run: _Pass = ctx.run
         plan = run.plan
-        given = dict(zip(plan.read, (each.reshape(-1, ctx.shape[-1]) for each in grads), strict=True))
+        given = dict(zip(plan.read, map(_flat, grads), strict=True))
         grad = given[plan.read[-1]].clone()
         gradients = Gradients(run.tables, run.weights, len(grad), plan.compute_dtype)
         run.operands(gradients, plan.read[-1], len(run.folded) - 1).grad_feed.copy_(grad)
@@ -250,6 +249,11 @@ def _traces(ctx: Any) -> Iterator[_Trace]:
         for _ in run.forward(ctx.starts[start], loops, trace):
             pass
         yield trace
+
+
+def _flat(states: Tensor) -> Tensor:
+    """(tokens, dim), laid out as kernels read it."""
+    return states.reshape(-1, states.shape[-1]).contiguous()
 
 
 def _of_layer(tables: Modulation, layer: int) -> Modulation:

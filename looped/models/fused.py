@@ -73,5 +73,7 @@ class FusedLoops:
             early = [t for t in read if t < first_with_grad]
             *states, state = run(embeddings, 0, sorted({*early, first_with_grad - 1}))
             states = [*states, state] if first_with_grad - 1 in early else states
-            state = state if inject is None else state + inject
-        return states + run(state, first_with_grad, [t for t in read if t >= first_with_grad])
+        late = [t for t in read if t >= first_with_grad]
+        # What is injected into the first loop with a gradient has one too.
+        state = state if inject is None else state + inject
+        return states + run(state, first_with_grad, late) if late else states

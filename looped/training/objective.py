@@ -1,5 +1,6 @@
 """The loss of a batch: on the last loop or on several, accumulated while the loops run so that no logits pile up."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -49,22 +50,7 @@ def position_losses(scores: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
 
 
-def objective(model: LoopModel, batch: TensorBatch, num_loops: int, config: TrainConfig) -> Outcome:
-    """Run the loops and weigh the answers of those that are supervised."""
-    supervised = 1 if config.supervision == "last" else min(config.supervised_loops or num_loops, num_loops)
-    backprop = None if config.backprop_loops is None else min(config.backprop_loops, num_loops)
-    total = answers = None
-    for _, state in model.states_at(batch.inputs, num_loops, range(num_loops - supervised, num_loops), backprop):
-        loss, answers = _loss_and_answers(model, state, batch)
-        total = loss if total is None else total + loss
-    assert total is not None
-    assert answers is not None
-    if config.supervision == "mean":
-        total = total / supervised
-    return Outcome(total, _share_right(answers.detach(), batch))
-
-
-def _loss_and_answers(model: LoopModel, state: Tensor, batch: TensorBatch) -> tuple[Tensor, Tensor]:
+def loss_and_answers(model: LoopModel, state: Tensor, batch: TensorBatch) -> tuple[Tensor, Tensor]:
     """The loss of one loop, and its scores; of a large vocabulary only whether each position is right."""
     if batch.targets.is_floating_point() or model.spec.output_size < LARGE_VOCABULARY:
         scores = model.read_out(state)
@@ -73,6 +59,27 @@ def _loss_and_answers(model: LoopModel, state: Tensor, batch: TensorBatch) -> tu
     hidden, head = model.hidden_for_head(state), model.head_weight
     loss, _, right = linear_cross_entropy(hidden, head, batch.targets, weight / weight.sum())
     return loss, right
+
+
+def objective(
+    model: LoopModel,
+    batch: TensorBatch,
+    num_loops: int,
+    config: TrainConfig,
+    read: Callable[[LoopModel, Tensor, TensorBatch], tuple[Tensor, Tensor]] = loss_and_answers,
+) -> Outcome:
+    """Run the loops and weigh the answers of those that are supervised; `read` may be a compiled `loss_and_answers`."""
+    supervised = 1 if config.supervision == "last" else min(config.supervised_loops or num_loops, num_loops)
+    backprop = None if config.backprop_loops is None else min(config.backprop_loops, num_loops)
+    total = answers = None
+    for _, state in model.states_at(batch.inputs, num_loops, range(num_loops - supervised, num_loops), backprop):
+        loss, answers = read(model, state, batch)
+        total = loss if total is None else total + loss
+    assert total is not None
+    assert answers is not None
+    if config.supervision == "mean":
+        total = total / supervised
+    return Outcome(total, _share_right(answers.detach(), batch))
 
 
 def _share_right(answers: Tensor, batch: TensorBatch) -> Tensor:

@@ -7,7 +7,7 @@ from looped.config import TrainConfig
 from looped.errors import InputError
 from looped.models import LoopModel
 from looped.training.engine import CapturedSteps, Step, set_engine
-from looped.training.objective import TensorBatch, objective
+from looped.training.objective import LARGE_VOCABULARY, TensorBatch, loss_and_answers, objective
 from looped.training.optim import Average, Optimizer
 
 
@@ -22,6 +22,9 @@ class Stepper:
         model.stack.remat = config.remat
         captured = device.type == "cuda" and self.engine != "eager"
         self._step: Step = CapturedSteps(self._plain) if captured else self._plain
+        # Where many loops are supervised, their read-outs take as long as half of the loops, unless they are compiled.
+        compiled = captured and model.spec.output_size < LARGE_VOCABULARY
+        self._read = torch.compile(loss_and_answers, dynamic=False) if compiled else loss_and_answers
 
     def __call__(self, step: int, batch: TensorBatch, num_loops: int, rate: float) -> Tensor:
         """Step number `step` at this share of the peak rates; returns loss, share right and the gradient's norm."""
@@ -64,7 +67,7 @@ class Stepper:
         size = whole // self.config.accumulation
         for start in range(0, whole, size):
             piece = TensorBatch(*(tensor[start : start + size] for tensor in batch))
-            outcome = objective(self.model, piece, num_loops, self.config)
+            outcome = objective(self.model, piece, num_loops, self.config, self._read)
             # A piece counts by its positions, so that cutting a batch does not change its gradient.
             share = piece.mask.sum() / total_weight
             (outcome.loss * share).backward()

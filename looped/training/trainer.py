@@ -46,6 +46,7 @@ class Trainer:
         self.model = build_model(config.model, config.task.spec, config.seed).to(self.device)
         self.step = 0
         self.seconds = 0.0
+        self._started = time.monotonic()
         if config.train.init_from is not None and not self.folder.has_checkpoint():
             _, weights = run_weights(RunFolder(config.train.init_from))
             load_weights(self.model, weights, config.train.init_from)
