@@ -25,6 +25,9 @@ paper: setup
 	$(BIN)/looped paper run table1 --scale laptop --cells 'ED40:*'
 	$(BIN)/looped paper report
 
+# Two processes of one thread each: threads of both on two cores would wait for each other.
+test test-all check: export OMP_NUM_THREADS = 1
+
 test: setup
 	$(BIN)/python -m pytest -m 'not slow and not gpu' -n 2
 

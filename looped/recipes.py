@@ -27,7 +27,8 @@ _FAST_STRINGS = {
 RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "paper": {
         _ALL: {
-            "model": {"dim": 256, "num_heads": 4, "injection": "add"},
+            # The precision is not said; the public code multiplies in bfloat16.
+            "model": {"dim": 256, "num_heads": 4, "injection": "add", "precision": "bfloat16"},
             "train": {
                 "optimizer": "adamw",
                 "learning_rate": 1e-4,

@@ -1,5 +1,6 @@
 """`looped paper list|run|status|collect|report`."""
 
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -57,7 +58,11 @@ VERBS = {
 
 def paper(arguments: list[str]) -> None:
     verb, rest = leading_name(arguments, "verb", VERBS, "looped paper VERB --help")
-    VERBS[verb](parse(PaperCommand, rest, f"looped paper {verb}"))
+    command = parse(PaperCommand, rest, f"looped paper {verb}")
+    require(command.seeds >= 1, f"seeds must be at least 1, got {command.seeds}")
+    for name, place in (("root", command.root), ("results", command.results)):
+        require(not os.path.exists(place) or os.path.isdir(place), f"--{name} must be a folder, got the file {place}")
+    VERBS[verb](command)
 
 
 def _chosen(command: PaperCommand, scale: str) -> "list[Experiment]":
@@ -104,22 +109,28 @@ def _duration(seconds: float) -> str:
 
 def _run(command: PaperCommand) -> None:
     from looped.experiments.paper import EXPERIMENTS
-    from looped.experiments.runner import run_experiment
+    from looped.experiments.runner import CellsFailed, run_experiment
 
     require(bool(command.experiments), f"expected an experiment to run, one of {', '.join(EXPERIMENTS)}, or several")
     chosen, started = _chosen(command, "laptop"), time.monotonic()
+    failures: list[str] = []
     for experiment in chosen:
-        finished = run_experiment(
-            experiment,
-            command.root,
-            results=command.results,
-            num_seeds=command.seeds,
-            num_workers=command.workers,
-            minutes=command.minutes,
-            started=started,
-        )
+        try:
+            finished = run_experiment(
+                experiment,
+                command.root,
+                results=command.results,
+                num_seeds=command.seeds,
+                num_workers=command.workers,
+                minutes=command.minutes,
+                started=started,
+            )
+        except CellsFailed as error:  # told at the end: the other experiments may be as good as ever
+            failures.append(str(error) if len(chosen) == 1 else f"{experiment.id}: {error}")
+            continue
         if not finished:
             break
+    require(not failures, "; ".join(failures))
     _show_status(command, chosen)
 
 
@@ -149,15 +160,17 @@ def _collect(command: PaperCommand) -> None:
     records = load_records(None, command.root)
     require(bool(records), f"no record of a finished run under {command.root}")
     if command.experiments or command.scale or command.cells:
-        wanted = {run_key(config) for one in _chosen(command, "laptop") for config in one.configs(command.seeds)}
-        records = {key: record for key, record in records.items() if key in wanted}
+        wanted = {run_key(replace(config, seed=0)) for one in _chosen(command, "laptop") for config in one.configs()}
+        records = {
+            key: record for key, record in records.items() if run_key(replace(record.config, seed=0)) in wanted
+        }  # every seed
     written = collect(records.values(), command.results, replaced=command.replace)
     text = "\n".join([*map(str, written), f"{len(written)} records new or changed in {command.results}"])
     show({"written": [str(path) for path in written]}, text, as_json=command.json)
 
 
 def _report(command: PaperCommand) -> None:
-    from looped.experiments.report import write_readme, write_report
+    from looped.experiments.report import check_readme, write_readme, write_report
     from looped.experiments.results import load_records
 
     records = load_records(command.results, command.root)
@@ -165,6 +178,8 @@ def _report(command: PaperCommand) -> None:
     require(found, f"nothing to report: no record of a finished run in {command.results} or under {command.root}")
     chosen = _chosen(command, "laptop") if command.scale else _with_records(command, records)
     require(command.readme is None or len(chosen) == 1, "--readme goes with one experiment: expected its name first")
+    if command.readme is not None:
+        check_readme(command.readme, chosen[0])
     page = write_report(chosen, records, command.out)
     if command.readme is not None:
         write_readme(chosen[0], records, command.readme)

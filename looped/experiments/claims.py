@@ -9,10 +9,11 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from looped.errors import InputError
 from looped.files import locked
 
 FOLDER = ".claims"
@@ -23,11 +24,10 @@ VOID_AFTER_SECONDS = 120.0
 @contextmanager
 def claimed(root: Path, name: str) -> Iterator[bool]:
     """Hold a claim on the run `name` under `root` for as long as the context lasts; yields whether it was free."""
-    folder = root / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = make_folder(root)
     path = folder / f"{name}.json"
     with locked(folder / f"{name}.lock", wait=False) as free:
-        if not free or not _take(path):
+        if not free or not _asked(_take, path):
             yield False
             return
         done = threading.Event()
@@ -38,7 +38,19 @@ def claimed(root: Path, name: str) -> Iterator[bool]:
         finally:
             done.set()
             heart.join()
-            path.unlink(missing_ok=True)
+            with suppress(OSError, ValueError):
+                if json.loads(path.read_text()) == _here():  # another machine may have taken it for void
+                    path.unlink()
+
+
+def make_folder(root: Path) -> Path:
+    """The folder of the claims under `root`."""
+    folder = root / FOLDER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror or error}") from None
+    return folder
 
 
 def is_claimed(root: Path, name: str) -> bool:
@@ -47,7 +59,14 @@ def is_claimed(root: Path, name: str) -> bool:
     if not path.exists():
         return False
     with locked(path.with_suffix(".lock"), wait=False) as free:
-        return not free or not _is_void(path)
+        return not free or (path.exists() and not _asked(_is_void, path))
+
+
+def _asked(question: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return question(path)
+    except OSError as error:
+        raise InputError(f"cannot claim a run with {path}: {error.strerror or error}") from None
 
 
 def _take(path: Path) -> bool:
@@ -56,6 +75,11 @@ def _take(path: Path) -> bool:
         aside = path.with_name(f".{path.name}.{_here()['host']}-{os.getpid()}")
         with suppress(FileNotFoundError):
             os.rename(path, aside)
+            if not _is_void(aside):  # another machine was faster, and this is its new claim
+                with suppress(FileExistsError):
+                    os.link(aside, path)
+                aside.unlink()
+                return False
             aside.unlink()
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
@@ -69,11 +93,13 @@ def _take(path: Path) -> bool:
 def _is_void(path: Path) -> bool:
     """Of this machine, since the lock is ours: its holder is gone. Of another: not touched for long."""
     try:
-        holder, touched = json.loads(path.read_text()), path.stat().st_mtime
+        touched, text = path.stat().st_mtime, path.read_bytes()
     except FileNotFoundError:
         return False
+    try:
+        holder = json.loads(text)
     except ValueError:
-        holder, touched = None, path.stat().st_mtime  # its maker had not written it yet, or died over it
+        holder = None  # its maker had not written it yet, or died over it
     if isinstance(holder, dict) and holder.get("host") == _here()["host"]:
         return True
     return _now(path.parent) - touched > VOID_AFTER_SECONDS
@@ -98,5 +124,5 @@ def _here() -> dict[str, str | int]:
 
 def _beat(path: Path, done: threading.Event) -> None:
     while not done.wait(HEARTBEAT_SECONDS):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # a file system that fails for a moment must not end it
             os.utime(path)

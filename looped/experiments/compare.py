@@ -1,6 +1,6 @@
 """How our numbers stand beside the paper's, by rules that are stated in the report.
 
-Numbers are compared where the problem is the paper's; where it is smaller only the order of models is. Two of our
+Numbers are compared where the problem is the paper's; where it is another one only the order of models is. Two of our
 numbers are in an order only if their 95 % intervals do not overlap; otherwise the order is open.
 """
 
@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Literal
 
 from looped.experiments.document import Tone
-from looped.experiments.measured import Measured, by_row, by_row_and_kind
+from looped.experiments.measured import Measured, by_row, by_row_and_kind, listed
 from looped.experiments.spec import Experiment
 from looped.tasks import Task
 
@@ -39,6 +39,16 @@ def paper_problems(experiment_id: str) -> frozenset[Task]:
 def compares_numbers(experiment: Experiment, one: Measured) -> bool:
     """Whether the paper has a number for this very problem, so that the two can be held side by side."""
     return one.cell.paper is not None and one.cell.config.task in paper_problems(experiment.id)
+
+
+def row_name(experiment: Experiment, members: Sequence[Measured]) -> str:
+    """A row of the paper's, with the problem that is really run where it is another one: `ED40 (n = 6)`."""
+    from looped.experiments.studies import STUDIES
+
+    own, tasks = members[0].cell.row, {one.cell.config.task for one in members}
+    if experiment.id in STUDIES or tasks <= paper_problems(experiment.id):
+        return own
+    return f"{own} ({listed(list(dict.fromkeys(one.problem for one in members)))})"
 
 
 def compares_order(experiment: Experiment) -> bool:
@@ -154,7 +164,8 @@ class Claim:
 
 _OPPOSITE: dict[Answer, Answer] = {"yes": "no", "no": "yes", "open": "open"}
 
-MORE_LOOPED, MORE_MODULATED = "More loops are better, looped", "More loops are better, with timestep"
+MORE_LOOPED = "The most loops are better than the fewest, looped"
+MORE_MODULATED = "The most loops are better than the fewest, with timestep"
 TIMESTEP, OVER_STANDARD = "Timestep is better than looped", "Looped is better than TF"
 MODULATED_OVER_STANDARD = "With timestep is better than TF"
 

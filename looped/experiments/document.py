@@ -1,7 +1,6 @@
 """A report as data: sections made of words, tables and figures. Written once, rendered as Markdown here and as a page
 in `page.py`."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -75,11 +74,6 @@ class Document:
     @property
     def figures(self) -> list[Figure]:
         return [block for section in self.sections for block in section.blocks if isinstance(block, Figure)]
-
-
-def anchor(text: str) -> str:
-    """A name for a place in a page."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def panel_path(figure: Figure, index: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import looped
 from looped.config import ModelConfig, RunConfig
 from looped.errors import require
+from looped.experiments.checks import is_finite
 from looped.experiments.results import RECORD_NAME, Evaluation, Record, read_record, run_key, shrunk, training_curve
 from looped.experiments.spec import Measures
 from looped.training.folder import RunFolder
@@ -52,7 +53,8 @@ def lacking(record: Record | None, config: RunConfig, measures: Measures) -> boo
     """Whether there is still something to do for a run."""
     if record is None or not record.finished:
         return True
-    return any(name not in record.sets and name not in record.extra for name in wanted_names(config, measures))
+    wanted = (name for name in wanted_names(config, measures) if _without("sets", name) not in record.note)
+    return any(name not in record.sets and name not in record.extra for name in wanted)
 
 
 def own_record(folder: Path, config: RunConfig) -> Record | None:
@@ -71,13 +73,50 @@ def examine(config: RunConfig, folder: Path, measures: Measures, before: Record 
     record = before if before is not None and before.finished else record_of(config, run, result)
     for name, measure in _measurements(config, folder, measures).items():
         kind, _, key = name.partition("/")
+        if kind != "test" and _without(kind, key) in record.note:
+            continue
         if kind in ("test", "train") and getattr(record, kind) is None:
-            record = replace(record, **{kind: shrunk(measure())})
+            kept, record = _finite(kind, key, measure(), record)
+            record = replace(record, **{kind: kept})
         elif kind == "sets" and key not in record.sets:
-            record = replace(record, sets={**record.sets, key: shrunk(measure())})
+            kept, record = _finite(kind, key, measure(), record)
+            record = record if kept is None else replace(record, sets={**record.sets, key: kept})
         elif kind == "extra" and key not in record.extra:
             record = replace(record, extra={**record.extra, key: measure()})
     return replace(record, finished=True)
+
+
+def _finite(kind: str, key: str, evaluation: Evaluation, record: Record) -> tuple[Evaluation | None, Record]:
+    """An evaluation at the loop counts where it is finite, and the record with a note about the others.
+
+    Far beyond its trained loops a network may overflow. What is not finite at the trained ones is left out whole; of
+    the test itself that means that the run has no result.
+    """
+    from looped.training.trainer import Diverged
+
+    kept = shrunk(evaluation)
+    rows = [row for row in kept["rows"] if is_finite(row)]
+    if not any(row["loops"] == kept["trained_loops"] for row in rows):
+        if kind == "test":
+            raise Diverged(f"expected finite numbers in the test at {kept['trained_loops']} loops, got others")
+        return None, _noted(record, f"{_without(kind, key)} (not finite at the trained loops)")
+    gone = [row["loops"] for row in kept["rows"] if not is_finite(row)]
+    if gone:
+        record = _noted(record, f"{_place(kind, key)} is not finite at {', '.join(map(str, gone))} loops")
+    return {**kept, "rows": rows}, record
+
+
+def _place(kind: str, key: str) -> str:
+    return f"the test set '{key}'" if key else f"the {kind} data" if kind == "train" else "the test"
+
+
+def _without(kind: str, key: str) -> str:
+    """The note about an evaluation that was left out, which is not tried again."""
+    return f"without {_place(kind, key)}"
+
+
+def _noted(record: Record, note: str) -> Record:
+    return replace(record, note="; ".join(filter(None, (record.note, note))))
 
 
 def failed_try(config: RunConfig, folder: Path, note: str) -> Record:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -54,6 +54,14 @@ MEASURES = {
     "perplexity": Measure("perplexity", higher_is_better=False),
     "loss": Measure("cross-entropy", higher_is_better=False),
     "coefficient": Measure("continuity coefficient", higher_is_better=False),
+}
+
+
+_PROBLEMS = {
+    "sudoku": "{side}x{side}",
+    "countdown": "{count} numbers",
+    "decision-tree": "{points} points, {dims} dimensions, depth {depth}",
+    "language": "text {text}, {seq_len} tokens",
 }
 
 
@@ -128,14 +136,23 @@ class Measured:
         """The column without its number of loops: the model that is run with more and more of them."""
         return split_column(self.cell.column)[0]
 
+    @property
+    def problem(self) -> str:
+        """The size of what is really run, in the words of its task."""
+        fields = asdict(self.cell.config.task)
+        text = _PROBLEMS.get(self.cell.config.task.name)
+        return text.format_map(fields) if text else f"n = {self.cell.config.task.size}"
+
     def shown(self) -> str:
         return self.measure.show(self.value)
 
     def papers(self) -> str:
-        """The paper's number as it is printed there; nothing where it has none."""
+        """The paper's number as it is printed there, with its loops or layers where those are not ours; nothing where
+        it has none."""
         if self.cell.paper is None:
             return ""
-        return self.measure.show(self.cell.paper) if self.measure.is_share else f"{self.cell.paper:g}"
+        number = self.measure.show(self.cell.paper) if self.measure.is_share else f"{self.cell.paper:g}"
+        return f"{number} ({self.cell.paper_column})" if self.cell.paper_column else number
 
     def with_interval(self) -> str:
         """`93.0 % (91.9 to 94.1)`, as sentences have it."""
@@ -178,6 +195,13 @@ def by_row(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
     return rows
 
 
+def by_column(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
+    columns: dict[str, list[Measured]] = {}
+    for one in measured:
+        columns.setdefault(one.cell.column, []).append(one)
+    return columns
+
+
 def by_group(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
     groups: dict[str, list[Measured]] = {}
     for one in measured:
@@ -217,8 +241,13 @@ def short_power(value: float, digits: int = 3) -> str:
 
 def duration(seconds: float) -> str:
     if seconds < 120:
-        return f"{seconds:.0f} seconds"
+        return plural(round(seconds), "second")
     return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
+def hardware_text(record: Record) -> str:
+    """Older records count `1 threads`."""
+    return record.hardware.replace(" 1 threads", " 1 thread")
 
 
 def listed(items: Sequence[str], last: str = "and") -> str:

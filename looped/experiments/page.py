@@ -115,6 +115,8 @@ def _figure(figure: Figure) -> str:
 
 
 def _inline(text: str) -> str:
-    """Escaped text; what stands between backticks is code, and a number keeps its sign of percent on its line."""
+    """Escaped text; what stands between backticks is code, and a number keeps its sign of percent, or the name in
+    `n = 6`, on its line."""
     escaped = re.sub(r"(\d) %", "\\1\u00a0%", html.escape(text, quote=False))
+    escaped = re.sub(r"\bn = (\d)", "n\u00a0=\u00a0\\1", escaped)
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)

@@ -11,7 +11,7 @@ from typing import Any
 from looped.config import ModelConfig, RunConfig
 from looped.errors import unknown
 from looped.experiments import studies
-from looped.experiments.scales import fitting, fitting_alike, layers_of, loops_of, measures, start
+from looped.experiments.scales import PROBLEMS, fitting, fitting_alike, layers_of, loops_of, measures, start
 from looped.experiments.spec import SCALE_TEXT, Cell, Experiment, Scale, check_scale, require_unique
 
 # Table 1, test accuracy in %: the standard Transformer; looped with the problem's four loop counts; with timestep.
@@ -54,7 +54,9 @@ def table1(scale: Scale) -> Experiment:
 def correlation(scale: Scale) -> Experiment:
     """The figure of the appendix: training and test accuracy of the runs of one row of Table 1."""
     cells = row_cells("ED60", scale)
-    shown = [replace(cell, row=row, paper=None, shows=shows) for row, shows in _SHOWN for cell in cells]
+    shown = [
+        replace(cell, row=row, paper=None, paper_column="", shows=shows) for row, shows in _SHOWN for cell in cells
+    ]
     return Experiment(
         id="correlation",
         title="Training and test accuracy of edit distance 60",
@@ -68,13 +70,14 @@ def correlation(scale: Scale) -> Experiment:
     )
 
 
+_OVER_DIMS = "test.squared_error_over_dims"
 _SHOWN = (("Train", "train"), ("Test", "test"))
 
 
 def table2(scale: Scale) -> Experiment:
     columns = three_columns("trees", start("trees", scale), scale)
     cells = [
-        Cell("Test", column, config, paper, "test.squared_error_over_dims")
+        Cell("Test", column, config, paper, _OVER_DIMS, paper_column=_papers_column("trees", config.model))
         for (column, config), paper in zip(columns.items(), TABLE_2, strict=True)
     ]
     return Experiment(
@@ -93,7 +96,7 @@ def table2(scale: Scale) -> Experiment:
 def table3(scale: Scale) -> Experiment:
     columns = three_columns("text", start("text", scale), scale)
     cells = [
-        Cell(row, column, config, paper, shows)
+        Cell(row, column, config, paper, shows, paper_column=_papers_column("text", config.model))
         for row, shows in _SHOWN
         for (column, config), paper in zip(columns.items(), TABLE_3[row], strict=True)
     ]
@@ -121,7 +124,7 @@ def perturbed(scale: Scale) -> Experiment:
     )  # fmt: skip
     columns = list(three_columns("text", base, scale).items())[1:]
     cells = [
-        Cell(row, column, config, paper, shows)
+        Cell(row, column, config, paper, shows, paper_column=_papers_column("text", config.model))
         for row, shows in (("memorisation", "train.loss"), ("continuity", "extra.continuity.coefficient"))
         for (column, config), paper in zip(columns, PERTURBED[row], strict=True)
     ]
@@ -143,17 +146,24 @@ def perturbed(scale: Scale) -> Experiment:
 def row_cells(row: str, scale: Scale) -> list[Cell]:
     """The nine cells of one row of Table 1."""
     base, (standard, looped, timestep) = start(row, scale), TABLE_1[row]
-    models: list[tuple[str, ModelConfig, float]] = [
-        ("TF", replace(base.model, block="standard", num_layers=layers_of(row, scale)), standard)
-    ]
+    model = replace(base.model, block="standard", num_layers=layers_of(row, scale))
+    models: list[tuple[str, ModelConfig, float, str]] = [("TF", model, standard, _papers_column(row, model))]
     for name, block, numbers in (("looped", "looped", looped), ("timestep", "modulated", timestep)):
-        for num_loops, paper in zip(loops_of(row, scale), numbers, strict=True):
+        for place, (num_loops, paper) in enumerate(zip(loops_of(row, scale), numbers, strict=True)):
             model = replace(base.model, block=block, num_loops=num_loops)
-            models.append((f"{name} r={num_loops}", model, paper))
+            models.append((f"{name} r={num_loops}", model, paper, _papers_column(row, model, place)))
     return [
-        Cell(row, column, fitting(replace(base, model=model), scale), round(paper / 100, 6))
-        for column, model, paper in models
+        Cell(row, column, fitting(replace(base, model=model), scale), round(paper / 100, 6), paper_column=papers)
+        for column, model, paper, papers in models
     ]
+
+
+def _papers_column(problem: str, model: ModelConfig, place: int = 0) -> str:
+    """`L=12` or `r=5` where the paper's number is of a model with other layers or loops than this one."""
+    known = PROBLEMS[problem]
+    if model.block == "standard":
+        return "" if model.num_layers == known.layers else f"L={known.layers}"
+    return "" if model.num_loops == known.loops[place] else f"r={known.loops[place]}"
 
 
 def three_columns(problem: str, base: RunConfig, scale: Scale) -> dict[str, RunConfig]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from looped.config import RunConfig
-from looped.errors import require
+from looped.errors import InputError, require
 from looped.experiments.charts import figures, readme_figure
 from looped.experiments.compare import compares_order
 from looped.experiments.document import Block, Document, Points, Section, Words, markdown, markdown_table, panel_path
@@ -42,7 +42,7 @@ def report(experiments: Sequence[Experiment], records: Mapping[str, Record]) -> 
         parts += [(experiment, measured)] if measured else []
         missing += [] if measured else [experiment]
     several = any(len(one.records) > 1 for _, measured in parts for one in measured)
-    sections = [_overview(parts, missing)]
+    sections = [_overview(parts, {one: unfinished(one, [], records) for one in missing})]
     shown: set[RunConfig] = set()
     for experiment, measured in parts:
         configs = {one.cell.config for one in measured}
@@ -54,14 +54,18 @@ def report(experiments: Sequence[Experiment], records: Mapping[str, Record]) -> 
     return Document(TITLE, tuple(summary(parts, missing)), tuple(sections))
 
 
-def _overview(parts: Sequence[Part], missing: Sequence[Experiment]) -> Section:
+def _overview(parts: Sequence[Part], missing: Mapping[Experiment, list[str]]) -> Section:
     """What was and what was not reproduced, over all experiments."""
     blocks: list[Block] = []
     for experiment, measured in parts:
         if compares_order(experiment):
             blocks.append(Points(tuple(verdicts(experiment, measured)), name(experiment)))
     if missing:
-        blocks.append(Points(tuple(f"{name(experiment)}: not run yet" for experiment in missing), "Not run yet"))
+        lines = (
+            f"{name(one)}: {' '.join(['no result yet.', *tries]) if tries else 'not run yet'}"
+            for one, tries in missing.items()
+        )
+        blocks.append(Points(tuple(lines), "Not run yet"))
     if not blocks:
         blocks.append(Words("Nothing that could be compared with the paper has been run yet."))
     return Section("What was reproduced, and what was not", "verdicts", tuple(blocks))
@@ -73,7 +77,7 @@ def _section(experiment: Experiment, measured: list[Measured], tries: list[str],
         Words(experiment.about),
         Words(conditions(experiment, measured)),
         matrix(experiment, measured),
-        claims_table(measured) if compares_order(experiment) else None,
+        claims_table(experiment, measured) if compares_order(experiment) else None,
         continuity(measured),
         *figures(experiment, measured, of_runs=of_runs),
         details(experiment, measured),
@@ -92,7 +96,26 @@ def write_readme(experiment: Experiment, records: Mapping[str, Record], readme: 
     measured = measured_cells(experiment, records)
     count = len(experiment.cells)
     require(bool(measured), f"nothing to show in a README: all {count} cells of {experiment.id} are not finished")
-    text = readme.read_text() if readme.exists() else ""
+    parts, place, figure = _readme_place(readme, experiment)
+    parts[place + 1] = f"\n{readme_part(experiment, measured)}\n\n"
+    if (svg := readme_figure(measured)) is not None:
+        save_text(readme.parent / "docs" / figure, svg + "\n")
+    save_text(readme, "".join(parts))
+
+
+def check_readme(readme: Path, experiment: Experiment) -> None:
+    """`InputError` if the README has no place for the experiment: to be known before a report is written."""
+    _readme_place(readme, experiment)
+
+
+def _readme_place(readme: Path, experiment: Experiment) -> tuple[list[str], int, str]:
+    """The README's parts, which of them is the mark of this experiment, and the name of its figure."""
+    try:
+        text = readme.read_text(encoding="utf-8") if readme.exists() else ""
+    except UnicodeDecodeError:
+        raise InputError(f"expected text in UTF-8 in {readme}, found other bytes") from None
+    except OSError as error:
+        raise InputError(f"cannot read {readme}: expected a file of text ({error.strerror})") from None
     parts = re.split(f"({_README_START}.*?\n|{_README_END})", text)
     marks = [part for part in parts if part.startswith((_README_START, _README_END))]
     paired = [mark.startswith(_README_START) for mark in marks] == [True, False] * (len(marks) // 2)
@@ -100,10 +123,7 @@ def write_readme(experiment: Experiment, records: Mapping[str, Record], readme: 
     # A README with several places says in each mark what belongs there, as in `results: table1 gpu`.
     wanted = f"{_README_START} {experiment.id} {experiment.scale}"
     place, figure = _place(parts, wanted, f"{experiment.id}-{experiment.scale}.svg")
-    parts[place + 1] = f"\n{readme_part(experiment, measured)}\n\n"
-    if (svg := readme_figure(measured)) is not None:
-        save_text(readme.parent / "docs" / figure, svg + "\n")
-    save_text(readme, "".join(parts))
+    return parts, place, figure
 
 
 def _place(parts: Sequence[str], wanted: str, own_figure: str) -> tuple[int, str]:

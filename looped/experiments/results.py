@@ -5,20 +5,27 @@ Records lie in the runs' folders (`record.json`) and, once collected, in `result
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from looped.config import RunConfig
 from looped.errors import InputError, require
+from looped.experiments.checks import (
+    FIELDS,
+    MAX_CURVE_POINTS,
+    Checker,
+    check_evaluation,
+    check_extra,
+    is_number,
+    short,
+)
 from looped.experiments.spec import Cell
 from looped.files import read_json, save_text
 
 VERSION = 1
 RECORD_NAME = "record.json"
-MAX_CURVE_POINTS = 200
 DIGITS = 6
 
 Evaluation = dict[str, Any]
@@ -70,23 +77,23 @@ class Record:
     @classmethod
     def from_json(cls, data: Any, origin: str = "record") -> "Record":
         """Read back `to_json`. Nonsense is an `InputError` that names the file and the field."""
-        require(isinstance(data, dict), f"{origin} is no record of a run: expected an object, got {_short(data)}")
-        check = _Checker(origin)
+        require(isinstance(data, dict), f"{origin} is no record of a run: expected an object, got {short(data)}")
+        check = Checker(origin)
         check("version", data.get("version"), lambda value: value == VERSION, str(VERSION))
         known = {each.name for each in fields(cls)} | {"version"}
         for name in data:
             require(name in known, f"{origin}: unknown field {name!r}")
-        for name, (right, expected) in _FIELDS.items():
+        for name, (right, expected) in FIELDS.items():
             check(name, data.get(name), right, expected)
         try:
             config = RunConfig.from_json(data.get("config"))
         except InputError as error:
             raise InputError(f"{origin}: field 'config' does not describe a run: {error}") from None
-        record = cls(config=config, **{name: data[name] for name in _FIELDS})
+        record = cls(config=config, **{name: data[name] for name in FIELDS})
         record._check_against_config(check)
         return record
 
-    def _check_against_config(self, check: "_Checker") -> None:
+    def _check_against_config(self, check: Checker) -> None:
         train = self.config.train
         if self.finished:
             check("steps", self.steps, lambda steps: steps == train.num_steps, f"the config's {train.num_steps}")
@@ -94,7 +101,8 @@ class Record:
             check("samples", self.samples, lambda got: got == self.steps * train.batch_size, "steps times batch size")
         for name, evaluation in (("test", self.test), ("train", self.train), *self.sets.items()):
             if evaluation is not None:
-                _check_evaluation(name if name in ("test", "train") else f"sets.{name}", evaluation, self.config, check)
+                check_evaluation(name if name in ("test", "train") else f"sets.{name}", evaluation, self.config, check)
+        check_extra(self.extra, check)
 
 
 class Value(NamedTuple):
@@ -111,7 +119,7 @@ def cell_value(cell: Cell, record: Record) -> Value | None:
         _, group, name = cell.shows.split(".")
         found: Any = record.extra.get(group) or {}
         value: Any = found.get(name)
-        return Value(value, found.get(f"{name}_low"), found.get(f"{name}_high")) if _is_number(value) else None
+        return Value(value, found.get(f"{name}_low"), found.get(f"{name}_high")) if is_number(value) else None
     place, _, wanted = cell.shows.partition(".") if not cell.shows.startswith("sets/") else (cell.shows, "", "")
     if place.startswith("sets/"):
         evaluation = record.sets.get(place.removeprefix("sets/"))
@@ -161,8 +169,9 @@ def load_records(results: Path | None, runs: Path | None) -> dict[str, Record]:
     found: dict[str, Record] = {}
     for path in places:
         record = read_record(path)
+        before = found.get(record.key)
         # A try that did not finish is told of only where no run did.
-        if record.finished or record.key not in found:
+        if record.finished or before is None or not before.finished:
             found[record.key] = record
     return found
 
@@ -172,8 +181,17 @@ def read_record(path: Path) -> Record:
 
 
 def save_record(path: Path, record: Record) -> None:
-    """Write a record, at once or not at all: one line per field, and one per loop count of an evaluation."""
-    save_text(path, to_text(record.to_json()) + "\n")
+    """Write a record, at once or not at all: one line per field, and one per loop count of an evaluation.
+
+    One that could not be read again, by us or by others (JSON has no NaN), is an `InputError` that names the field.
+    """
+    data = record.to_json()
+    Record.from_json(json.loads(json.dumps(data)), str(path))
+    try:
+        text = to_text(data)
+    except ValueError as error:
+        raise InputError(f"{path}: expected finite numbers alone ({error})") from None
+    save_text(path, text + "\n")
 
 
 def cell_records(cell: Cell, records: Mapping[str, Record]) -> list[Record]:
@@ -186,23 +204,27 @@ def cell_records(cell: Cell, records: Mapping[str, Record]) -> list[Record]:
 
 
 def collect(records: Iterable[Record], results: Path, *, replaced: bool = False) -> list[Path]:
-    """Copy finished records into `results`; returns the files that are new or changed.
+    """Copy records into `results`, those of failed tries too; returns the files that are new or changed.
 
     A file that says something else about the same run stays, unless it is to be replaced: only what adds to a record
-    (another test set) may take its place unasked.
+    (another test set) may take its place unasked, and a result that of a failed try. Another run's file always stays.
     """
     new: dict[Path, Record] = {}
     for record in records:
         path = results / record.file_name
-        if not record.finished:
+        if not record.finished and not record.note:
             continue
-        if path.exists():
-            before = read_record(path).to_json()
-            now = record.to_json()
-            if before == now:
+        before = new.get(path) or (read_record(path) if path.exists() else None)
+        if before is not None:
+            # A name tells only what differs from the defaults, and those may change.
+            require(
+                before.key == record.key,
+                f"{path} holds another run of the same name: expected it to be renamed or moved away first",
+            )
+            if before.to_json() == record.to_json() or (before.finished and not record.finished):
                 continue
             require(
-                replaced or _adds_to(before, now),
+                replaced or not before.finished or _adds_to(before.to_json(), record.to_json()),
                 f"{path} holds another result of the same run: expected --replace to put the new one in its place",
             )
         new[path] = record
@@ -233,7 +255,7 @@ def training_curve(lines: Iterable[dict[str, Any]], batch_size: int) -> list[dic
     points: dict[int, dict[str, float]] = {}
     for line in lines:
         point = points.setdefault(line["step"], {"samples": line["step"] * batch_size})
-        point.update({name: line[name] for name in ("loss", "right", "validation") if _is_number(line.get(name))})
+        point.update({name: line[name] for name in ("loss", "right", "validation") if is_number(line.get(name))})
     ordered = [points[step] for step in sorted(points) if len(points[step]) > 1]
     if len(ordered) <= MAX_CURVE_POINTS:
         return ordered
@@ -246,7 +268,7 @@ def training_curve(lines: Iterable[dict[str, Any]], batch_size: int) -> list[dic
 
 def to_text(value: Any, depth: int = 0) -> str:
     """JSON that is small and that a line-by-line comparison can read: what fits into a line has one."""
-    flat = json.dumps(value)
+    flat = json.dumps(value, allow_nan=False)
     if len(flat) + depth <= 160 or not isinstance(value, dict | list):
         return flat
     inner, pad = " " * (depth + 1), " " * depth
@@ -265,97 +287,3 @@ def _rounded(value: Any) -> Any:
         short = float(f"{value:.{DIGITS}g}")
         return int(short) if short.is_integer() and abs(short) >= 10**DIGITS else short
     return value
-
-
-# Checks of what was read.
-
-
-class _Checker:
-    """Complains in one line that names the file and the field."""
-
-    def __init__(self, origin: str) -> None:
-        self.origin = origin
-
-    def __call__(self, name: str, value: Any, right: Callable[[Any], bool], expected: str) -> None:
-        require(right(value), f"{self.origin}: field {name!r} must be {expected}, got {_short(value)}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_date(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and date.fromisoformat(value).isoformat() == value
-    except ValueError:
-        return False
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-_POSITIVE = (lambda value: _is_number(value) and value >= 0, "a number that is not negative")
-_COUNT = (_is_count, "a whole number that is not negative")
-_OBJECT = (lambda value: isinstance(value, dict), "an object")
-_EVALUATION = (lambda value: value is None or isinstance(value, dict), "an evaluation or null")
-_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "finished": (lambda value: isinstance(value, bool), "true or false"),
-    "date": (_is_date, "a date such as 2025-12-31"),
-    "steps": _COUNT,
-    "samples": _COUNT,
-    "seconds": _POSITIVE,
-    "flops": _POSITIVE,
-    "parameters": _COUNT,
-    "hardware": (_is_text, "text"),
-    "versions": (lambda value: isinstance(value, dict) and all(map(_is_text, value.values())), "versions by name"),
-    "test": _EVALUATION,
-    "train": _EVALUATION,
-    "sets": (lambda value: isinstance(value, dict) and all(isinstance(e, dict) for e in value.values()),
-             "evaluations by name"),
-    "extra": _OBJECT,
-    "curve": (lambda value: isinstance(value, list) and len(value) <= MAX_CURVE_POINTS and all(
-        isinstance(point, dict) and "samples" in point and all(map(_is_number, point.values())) for point in value),
-              f"a list of at most {MAX_CURVE_POINTS} points with samples"),
-    "commit": (lambda value: value is None or _is_text(value), "text or null"),
-    "note": (_is_text, "text"),
-}  # fmt: skip
-
-
-def _check_evaluation(name: str, evaluation: Evaluation, config: RunConfig, check: _Checker) -> None:
-    """An evaluation must be of this run's task and loops, and every number must lie in its interval."""
-    task, loops = config.task, config.model.num_loops
-    check(f"{name}.task", evaluation.get("task"), lambda value: value == task.name, repr(task.name))
-    check(f"{name}.split", evaluation.get("split"), _is_text, "text")
-    check(f"{name}.size", evaluation.get("size"), lambda value: _is_count(value) and value > 0, "a whole number, 1 up")
-    check(f"{name}.metric", evaluation.get("metric"), lambda value: value == task.metric, repr(task.metric))
-    check(f"{name}.baseline", evaluation.get("baseline"), _is_number, "a number")
-    check(f"{name}.trained_loops", evaluation.get("trained_loops"), lambda value: value == loops, str(loops))
-    rows = evaluation.get("rows")
-    check(f"{name}.rows", rows, lambda value: isinstance(value, list) and bool(value), "a list of loop counts")
-    for number, row in enumerate(rows or []):
-        where = f"{name}.rows.{number}"
-        check(where, row, lambda value: isinstance(value, dict), "an object")
-        check(f"{where}.loops", row.get("loops"), lambda value: _is_count(value) and value > 0, "a whole number, 1 up")
-        for part in (task.metric, "low", "high"):
-            check(f"{where}.{part}", row.get(part), _is_number, "a number")
-        low, high, tiny = row["low"], row["high"], 1e-4 * abs(row[task.metric]) + 1e-9
-        check(
-            f"{where}.{task.metric}",
-            row[task.metric],
-            lambda value, low=low, high=high, tiny=tiny: low - tiny <= value <= high + tiny,
-            f"inside its interval {low} to {high}",
-        )
-        if task.metric == "accuracy":
-            check(f"{where}.accuracy", row["accuracy"], lambda value: 0 <= value <= 1, "a share in 0..1")
-    counted = [row["loops"] for row in rows or []]
-    check(f"{name}.rows", counted, lambda value: loops in value, f"at loop counts with {loops}, the trained one, among")

@@ -15,7 +15,7 @@ from typing import Any
 from looped.config import RunConfig
 from looped.errors import InputError, require
 from looped.experiments.claims import FOLDER as CLAIMS
-from looped.experiments.claims import is_claimed
+from looped.experiments.claims import is_claimed, make_folder
 from looped.experiments.examine import lacking
 from looped.experiments.results import Record, Value, cell_value, load_records, run_key
 from looped.experiments.spec import Experiment
@@ -27,6 +27,10 @@ from looped.training.log import records as log_records
 REFRESH_SECONDS = 1.0
 PLAIN_LINE_SECONDS = 20.0
 WAIT_FOR_OTHERS_SECONDS = 2.0
+
+
+class CellsFailed(InputError):
+    """Some runs of an experiment could not be finished; all others were."""
 
 
 @dataclass
@@ -80,6 +84,7 @@ def run_experiment(
     print(f"{what}: {len(missing)} of {len(configs)} runs to do, {num_workers} at a time", file=sys.stderr, flush=True)
     if not missing:
         return True
+    make_folder(root)
     # Seed by seed; of each the longest first, so that the last worker does not sit alone at the end.
     missing.sort(key=lambda config: (config.seed, -estimated_flops(config)))
     stop_at = None if minutes is None else (started or time.monotonic()) + 60 * minutes
@@ -88,7 +93,7 @@ def run_experiment(
     if work.failed:
         config, reason = next(iter(work.failed.items()))
         others = f" (and {len(work.failed) - 1} more)" if len(work.failed) > 1 else ""
-        raise InputError(f"{work.labels[config]}{others} could not be finished: {reason}")
+        raise CellsFailed(f"{work.labels[config]}{others} could not be finished: {reason}")
     return not (work.waiting or work.running or work.elsewhere)
 
 
@@ -229,6 +234,7 @@ def last_step(root: Path, config: RunConfig) -> int:
 
 def status(experiment: Experiment, root: Path, results: Path | None, num_seeds: int = 1) -> list[dict[str, Any]]:
     """Of each cell and seed: its number, its step, or that it is not begun."""
+    require(num_seeds >= 1, f"seeds must be at least 1, got {num_seeds}")
     known = load_records(results, root)
     rows = []
     for seed in range(num_seeds):
@@ -264,4 +270,6 @@ def _state(config: RunConfig, record: Record | None, value: Value | None, root: 
     step = last_step(root, config)
     if step == config.train.num_steps:
         return f"{doing}, trained but not tested"
-    return f"{doing} at step {step} of {config.train.num_steps}" if step else "not begun"
+    if step:
+        return f"{doing} at step {step} of {config.train.num_steps}"
+    return "being done, no step logged yet" if doing == "being done" else "not begun"

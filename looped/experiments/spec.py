@@ -12,7 +12,8 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 SCALE_TEXT: dict[Scale, str] = {
     "smoke": "hardly any training, for tests of the machinery: the numbers mean nothing",
     "laptop": "small problems and small models, minutes on two CPU cores: trends, not the paper's numbers",
-    "gpu": "the paper's problems with our fast recipe, at most ten minutes a cell on one H100 or H200",
+    "gpu": "the paper's problems (text: another one) with our fast recipe, at most ten minutes a cell on one H100 or "
+    "H200",
     "paper": "the paper's problems, sizes and hyper-parameters",
 }
 
@@ -45,6 +46,8 @@ class Cell:
     metric of these as `test.NAME`, `sets/NAME`, or `extra.NAME.FIELD`"""
     at_loops: int | None = None
     """after how many loops the number is read (default: the trained number)"""
+    paper_column: str = ""
+    """the loops or layers of the paper's number, as in `r=5`, where they are not those that are run"""
 
     @property
     def label(self) -> str:
@@ -65,6 +68,8 @@ class Experiment:
     scale: Scale
     cells: tuple[Cell, ...]
     measures: Measures = Measures()
+    against: str | None = None
+    """the row that the question holds all others against, column by column"""
 
     @property
     def rows(self) -> list[str]:
@@ -120,4 +125,6 @@ def require_unique(experiment: Experiment) -> Experiment:
     names = [cell.name for cell in experiment.cells]
     if len(set(names)) < len(names):
         raise InputError(f"{experiment.id} has two cells of one row and column")
+    if experiment.against is not None and experiment.against not in experiment.rows:
+        raise unknown("row", experiment.against, experiment.rows)
     return experiment

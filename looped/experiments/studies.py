@@ -25,6 +25,7 @@ def conditioning(scale: Scale) -> Experiment:
         scale=scale,
         cells=_conditioning_cells(scale, {}),
         measures=measures(scale),
+        against="none",
     )
 
 
@@ -49,6 +50,7 @@ def conditioning_parameters(scale: Scale) -> Experiment:
         scale=scale,
         cells=_conditioning_cells(scale, {name: base.model.resolved_ff_dim + extra for name, extra in more.items()}),
         measures=measures(scale),
+        against="none",
     )
 
 
@@ -113,6 +115,7 @@ def length(scale: Scale) -> Experiment:
             for column, config in columns.items()
         ),
         measures=measures(scale, sizes=(1.5, 2.0)),
+        against="n",
     )
 
 
@@ -205,6 +208,7 @@ def fidelity(scale: Scale) -> Experiment:
         scale=scale,
         cells=tuple(Cell(row, column, config) for (row, column), config in fitting_alike(variants, scale).items()),
         measures=measures(scale),
+        against="as here",
     )
 
 

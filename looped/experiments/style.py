@@ -40,6 +40,7 @@ tbody th { font-weight: 500; vertical-align: top; }
 tbody th, thead tr:first-child th:first-child { position: sticky; left: 0; background: var(--ground); }
 .words { text-align: left; }
 small { display: block; font-size: .82em; font-weight: 400; color: var(--soft); }
+td small.below { white-space: normal; min-width: 5.3rem; }
 .sign { font-weight: 600; display: inline-block; min-width: 1em; text-align: center; }
 .same { background: var(--same); } .better { background: var(--better); } .far-better { background: var(--far-better); }
 .worse { background: var(--worse); } .far-worse { background: var(--far-worse); } .open { background: var(--open); }

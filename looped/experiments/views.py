@@ -11,12 +11,14 @@ from looped.experiments.compare import (
     compares_order,
     difference,
     place_in_order,
+    row_name,
 )
 from looped.experiments.document import Entry, Table
 from looped.experiments.measured import (
     Measured,
     by_row,
     distinct_runs,
+    hardware_text,
     seeds_in_words,
     short_power,
     split_column,
@@ -44,7 +46,7 @@ def matrix(experiment: Experiment, measured: Sequence[Measured]) -> Table:
     constants = {_constant_note(members) for members in rows.values()}
     lines = []
     for name, members in rows.items():
-        entries = [Entry(name, below="" if len(constants) == 1 else _constant_note(members))]
+        entries = [Entry(row_name(experiment, members), below="" if len(constants) == 1 else _constant_note(members))]
         for (group, place), head in zip(places, heads, strict=True):
             inside = cells[name].get(group, [])
             one = found.get(inside[place].name) if place < len(inside) else None
@@ -84,8 +86,13 @@ def _caption(experiment: Experiment, measured: Sequence[Measured]) -> str:
     parts = [f"{' and '.join(labels).capitalize()}, {'one seed each' if seeds == 'one seed' else f'mean of {seeds}'}"]
     with_paper = [one for one in measured if one.cell.paper is not None]
     if with_paper:
-        own = "" if any(compares_numbers(experiment, one) for one in with_paper) else ", of its own, larger problem"
-        parts.append(f"the paper's number below{own}")
+        own = (
+            ""
+            if any(compares_numbers(experiment, one) for one in with_paper)
+            else ", of its own problem, which is another one"
+        )
+        other = ", with its loops or layers in brackets" if any(one.cell.paper_column for one in with_paper) else ""
+        parts.append(f"the paper's number below{own}{other}")
     return f"{experiment.title}, {experiment.scale} scale. {'; '.join(parts)}"
 
 
@@ -104,7 +111,7 @@ def _constant_note(members: Sequence[Measured]) -> str:
     return f"constant answer {baselines.pop()}" if len(baselines) == 1 else ""
 
 
-def claims_table(measured: Sequence[Measured]) -> Table | None:
+def claims_table(experiment: Experiment, measured: Sequence[Measured]) -> Table | None:
     """What the paper says about pairs of models, and what our intervals allow us to say."""
     found = [claim for claim in claims(measured) if claim.papers is not None]
     if not found:
@@ -128,8 +135,10 @@ def claims_table(measured: Sequence[Measured]) -> Table | None:
                     tone=TONES[claim.verdict],
                 )
             )
-        rows.append((Entry(row), *entries))
-    return Table("The paper's claims, at the most loops of each model", ("", *names), tuple(rows))
+        rows.append((Entry(row_name(experiment, by_row(measured)[row])), *entries))
+    return Table(
+        "The paper's claims: the most loops against the fewest, and models at the most loops", ("", *names), tuple(rows)
+    )
 
 
 def details(experiment: Experiment, measured: Sequence[Measured]) -> Table:
@@ -154,7 +163,7 @@ def details(experiment: Experiment, measured: Sequence[Measured]) -> Table:
                 f"{record.samples:,}",
                 short_power(record.flops),
                 f"{record.seconds:,.0f}" if record.seconds >= 10 else f"{record.seconds:.1f}",
-                record.hardware,
+                hardware_text(record),
                 _short_commit(record.commit),
             )  # fmt: skip
             rows.append(tuple(Entry(text) for text in texts))

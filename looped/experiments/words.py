@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -19,8 +20,10 @@ from looped.experiments.compare import (
 )
 from looped.experiments.measured import (
     Measured,
+    by_column,
     distinct_records,
     duration,
+    hardware_text,
     listed,
     plural,
     seeds_in_words,
@@ -46,11 +49,14 @@ def summary(parts: Sequence[Part], missing: Sequence[Experiment]) -> list[str]:
     )
     if missing:
         ran += f" {plural(len(missing), 'experiment')} not run yet."
-    return [ran, *_overall(parts)]
+    # The paper's numbers and pairs are the same at every scale, so that a sum over scales would count them twice.
+    by_scale = ([part for part in parts if part[0].scale == scale] for scale in scales)
+    return [ran, *(text for chosen in by_scale for text in _overall(chosen))]
 
 
 def _overall(parts: Sequence[Part]) -> list[str]:
-    """Numbers where the problem is the paper's, orders where it is not."""
+    """Of one scale: numbers where the problem is the paper's, and the orders of models."""
+    at = f"At {parts[0][0].scale} scale"
     numbers: Counter[str] = Counter()
     pairs: Counter[str] = Counter()
     for experiment, measured in parts:
@@ -62,13 +68,13 @@ def _overall(parts: Sequence[Part]) -> list[str]:
     sentences = []
     if numbers:
         sentences.append(
-            f"On the paper's own problems, {plural(numbers.total(), 'number')} can be compared: the paper's lies "
+            f"{at}, on the paper's own problems, {plural(numbers.total(), 'number')} can be compared: the paper's lies "
             f"inside our 95 % interval for {numbers['same']}; ours is better for {numbers['better']} and worse for "
             f"{numbers['worse']}."
         )
     if pairs:
         sentences.append(
-            f"Of {plural(pairs.total(), 'pair')} of models that the paper's tables put in an order, "
+            f"{at}, of {plural(pairs.total(), 'pair')} of models that the paper's tables put in an order, "
             f"{pairs['as in the paper']} come out in the same order, {pairs['the other way']} the other way round, and "
             f"{pairs['open']} stay open because the intervals overlap."
         )
@@ -82,7 +88,7 @@ def _number_kind(one: Measured) -> str:
 
 def compute(records: Sequence[Record]) -> str:
     """`9 runs, 14 minutes of training, 1.2e13 floating-point operations, on ...`."""
-    hardware = listed(list(dict.fromkeys(record.hardware for record in records)))
+    hardware = listed(list(dict.fromkeys(map(hardware_text, records))))
     return (
         f"{plural(len(records), 'run')}, {duration(sum(record.seconds for record in records))} of training, "
         f"{plural(sum(record.samples for record in records), 'sample')}, "
@@ -114,8 +120,32 @@ def verdicts(experiment: Experiment, measured: Sequence[Measured]) -> list[str]:
     has_paper = any(one.cell.paper is not None for one in measured)
     if together and not has_paper and any(one.cell.shows.startswith("train") for one in measured):
         return together  # training beside test is then the question itself
+    compared = _against_sentences(experiment, measured)
     found = [*_number_sentences(experiment, measured), *_order_sentences(measured), *_claim_sentences(measured)]
-    return [*(found or _best_sentence(measured)), *together]
+    # Where rows are held against one of them in several columns, the best cell of all answers no question.
+    best = [] if compared and len(by_column(measured)) > 1 else _best_sentence(measured)
+    return [*compared, *(found or best), *together]
+
+
+def _against_sentences(experiment: Experiment, measured: Sequence[Measured]) -> list[str]:
+    """Of each column: every row beside the one that the experiment holds all others against."""
+    found = []
+    for members in by_column(measured).values():
+        base = next((one for one in members if one.cell.row == experiment.against), None)
+        others = [one for one in members if base is not None and one is not base and one.measure == base.measure]
+        if base is not None and others:
+            sides = "; ".join(f"{one.cell.row} is at {one.with_interval()}, {_side(one, base)}" for one in others)
+            found.append(f"Against {base.cell.label}, {base.with_interval()}: {sides}.")
+    return found
+
+
+def _side(one: Measured, base: Measured) -> str:
+    """`2.0 points better`, or that the intervals do not tell."""
+    answer = above(one, base)
+    if answer == "open":
+        return "not told apart"
+    better = (answer == "yes") == one.measure.higher_is_better
+    return f"{one.measure.gap(one.value, base.value)} {'better' if better else 'worse'}"
 
 
 def _correlation_sentences(measured: Sequence[Measured]) -> list[str]:
@@ -128,14 +158,22 @@ def _correlation_sentences(measured: Sequence[Measured]) -> list[str]:
 
 
 def unfinished(experiment: Experiment, measured: Sequence[Measured], records: Mapping[str, Record]) -> list[str]:
-    """Tries that did not come to their end, and what was noted about those that did."""
-    done = {one.cell.config for one in measured}
-    found = {}
+    """Tries of any seed that came to no result, and what was noted about those that did."""
+    labels: dict[str, str] = {}
     for cell in experiment.cells:
-        record = records.get(run_key(cell.config))
-        if record is not None and not record.finished and cell.config not in done:
-            steps = f"stopped at step {record.steps:,} of {cell.config.train.num_steps:,}"
-            found[cell.config] = f"{cell.label}: {steps}, no result{f' ({record.note})' if record.note else ''}."
+        labels.setdefault(run_key(replace(cell.config, seed=0)), cell.label)
+    of_run: dict[str, list[Record]] = {}
+    for record in sorted(records.values(), key=lambda record: record.config.seed):
+        of_run.setdefault(run_key(replace(record.config, seed=0)), []).append(record)
+    found = {}
+    for key, label in labels.items():
+        for record in of_run.get(key, []):
+            if record.finished and record.test is not None:
+                continue
+            how = f"stopped at step {record.steps:,} of {record.config.train.num_steps:,}"
+            how = "trained to its end, not tested" if record.finished else how
+            note = f" ({record.note})" if record.note else ""
+            found[record.config] = f"{label}, seed {record.config.seed}: {how}, no result{note}."
     for one in measured:
         for record in one.records:
             if record.note:

@@ -52,8 +52,20 @@ def finish_cell(config: RunConfig, root: str, measures: Measures) -> Outcome:
         return finish_run(replace(config, train=replace(config.train, num_threads=threads)), Path(root), measures)
     except InputError as error:
         return Outcome("failed", str(error))
+    except (OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _is_of_the_machine(error):
+            raise
+        return Outcome("failed", f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
     finally:
         _IDLE.set()
+
+
+def _is_of_the_machine(error: RuntimeError) -> bool:
+    """Whether it is the GPU or the memory that failed, which says nothing about other runs; else it is a bug."""
+    import torch
+
+    words = ("cuda", "cublas", "cudnn", "can't allocate memory", "not enough memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(word in str(error).lower() for word in words)
 
 
 def finish_run(config: RunConfig, root: Path, measures: Measures) -> Outcome:
@@ -75,7 +87,11 @@ def finish_run(config: RunConfig, root: Path, measures: Measures) -> Outcome:
             raise
         if not result["finished"]:
             return Outcome("stopped", f"step {result['step']}")
-        record = examine(config, folder, measures, record)
+        try:
+            record = examine(config, folder, measures, record)
+        except Diverged as error:
+            save_record(folder / RECORD_NAME, failed_try(config, folder, str(error)))
+            raise
         save_record(folder / RECORD_NAME, record)
         return Outcome("finished", _number(record))
 

@@ -19,7 +19,8 @@ from looped.kernels.triton_common import dot, precision_of
 from looped.kernels.triton_rows import gather_heads, rotate_heads
 
 LONGEST = 128
-SMALLEST_HALF = 16
+HALVES = (16, 32)
+"""of a head's channels: a product needs 16, and larger heads would not fit beside the scores"""
 WARPS = 8
 """of a program; on an H200, 4 or 16, fewer registers, and a block of queries at a time were all slower"""
 
@@ -79,7 +80,7 @@ def attend_backward(
 
 def _fits(num_heads: int, seq_len: int, dim: int) -> bool:
     half = dim // num_heads // 2
-    return seq_len <= LONGEST and half >= SMALLEST_HALF and half & (half - 1) == 0
+    return seq_len <= LONGEST and half in HALVES
 
 
 def _rows(seq_len: int) -> int:

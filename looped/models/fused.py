@@ -28,7 +28,7 @@ def why_not_fused(config: ModelConfig, device: torch.device) -> str | None:
         f"norm {config.norm!r}": config.norm != "rms",
         "injection 'concat'": config.injection == "concat",
         "conditioning 'additive'": config.resolved_conditioning == "additive",
-        "rotary positions of heads of odd halves": config.dim // config.num_heads % 2 == 1,
+        "heads of odd size": config.dim // config.num_heads % 2 == 1,
     }
     found = [what for what, here in missing.items() if here]
     return f"they do not cover {found[0]}" if found else None

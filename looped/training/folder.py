@@ -10,6 +10,13 @@ from looped.errors import InputError, require
 from looped.files import locked, read_json, save_json
 from looped.training.checkpoint import Checkpoint, load_newest
 
+_NUMBER = (int, float)
+# What a result is read for, with its kind.
+_RESULT_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "step": int, "samples": int, "parameters": int, "num_steps": int, "validation": _NUMBER, "seconds": _NUMBER,
+    "flops": _NUMBER, "hardware": str, "versions": dict,
+}  # fmt: skip
+
 
 class RunFolder:
     """Paths and rules of one run's folder. A folder belongs to one config, for ever."""
@@ -52,6 +59,10 @@ class RunFolder:
         result = read_json(self.result_path)
         whole = isinstance(result, dict) and isinstance(result.get("finished"), bool)
         require(whole, f"{self.result_path} is no result of a run: expected an object with the field finished")
+        for name, kind in _RESULT_FIELDS.items():
+            value = result.get(name)
+            right = isinstance(value, kind) and not isinstance(value, bool)
+            require(right, f"{self.result_path} is no result of a run: its field {name!r} is {value!r}")
         return result
 
     def has_checkpoint(self) -> bool:

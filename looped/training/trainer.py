@@ -180,7 +180,8 @@ def hardware(device: torch.device) -> str:
     """The device in words, for a record."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"CPU, {torch.get_num_threads()} threads, {platform.machine()}"
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'' if threads == 1 else 's'}, {platform.machine()}"
 
 
 def train(config: RunConfig, folder: str | Path | None = None, *, quiet: bool = False) -> dict[str, Any]:

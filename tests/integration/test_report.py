@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looped.errors import InputError
 from looped.experiments import report as report_module
 from looped.experiments.document import Document, Entry, Section, Table, Words, markdown
 from looped.experiments.measured import measured_cells
 from looped.experiments.page import page
 from looped.experiments.paper import experiment
-from looped.experiments.report import report, write_readme, write_report
+from looped.experiments.report import report, write_report
 from looped.experiments.results import Record, run_key, save_record
 from looped.experiments.spec import Cell, Experiment
 from looped.experiments.theory_section import VARIANTS, errors
@@ -93,7 +92,7 @@ def test_every_number_of_the_tables_is_in_the_json(tmp_path):
     assert [row[0].split()[0] for row in matrix.rows] == LAPTOP.rows
     shown = [text for row in matrix.rows for text in row[1:]]
     for cell, text in zip(LAPTOP.cells, shown, strict=True):
-        ours, papers = re.fullmatch(r"([\d.]+) %.* paper ([\d.]+) %", text).groups()
+        ours, papers = re.fullmatch(r"([\d.]+) %.* paper ([\d.]+) % \([rL]=\d+\)", text).groups()
         assert ours == f"{100 * trained(of_cell(cell, files)['test'])['accuracy']:.1f}"
         assert papers == f"{100 * cell.paper:.1f}"
 
@@ -160,6 +159,58 @@ def test_a_number_without_a_finished_and_tested_run_cannot_appear():
     assert any(f"3 cells of {len(LAPTOP.cells)} not run yet" in text for text in made.texts)
 
 
+def test_a_seed_that_failed_is_told_also_where_others_finished():
+    cell = LAPTOP.cells[0]
+    records = fake_records([LAPTOP])
+    seeds = {seed: replace(cell.config, seed=seed) for seed in (1, 2)}
+    lost = {seed: replace(records[run_key(cell.config)], config=config) for seed, config in seeds.items()}
+    failed = replace(lost[1], finished=False, test=None, steps=7, note="out of memory")
+    records |= {run_key(seeds[1]): failed, run_key(seeds[2]): replace(lost[2], test=None)}
+    texts = Page(page(report([LAPTOP], records))).texts
+    steps = f"{cell.config.train.num_steps:,}"
+    assert f"{cell.label}, seed 1: stopped at step 7 of {steps}, no result (out of memory)." in texts
+    assert f"{cell.label}, seed 2: trained to its end, not tested, no result." in texts
+    assert not any(f"{cell.label}, seed 0:" in text for text in texts)
+    # Also where nothing of the experiment finished.
+    (line,) = [text for text in Page(page(report([LAPTOP], {failed.key: failed}))).texts if "seed 1" in text]
+    assert line.startswith(f"{TITLE} (laptop scale): no result yet.")
+
+
+def test_another_problem_and_the_papers_own_loops_are_told(tmp_path):
+    whole = [small("table1", "laptop"), *(small(one, "laptop") for one in ("table2", "table3", "correlation"))]
+    made = written(whole, fake_records(whole), tmp_path)
+    matrix = made.table(f"{TITLE}, laptop scale. Accuracy")
+    names = [f"{name} ({size})" for name, size in
+             (("Sudoku", "4x4"), ("Countdown", "3 numbers"), ("LCS60", "n = 8"), ("LCS100", "n = 12"),
+              ("ED40", "n = 6"), ("ED60", "n = 8"))]  # fmt: skip
+    rows = matrix.rows
+    assert all(row[0].startswith(name) for row, name in zip(rows, names, strict=True))
+    # As the paper's Table 1 has them: 6 or 12 layers, 4 to 32 or 5 to 100 loops.
+    puzzles, strings = ("L=6", "r=4", "r=8", "r=16", "r=32"), ("L=12", "r=5", "r=10", "r=50", "r=100")
+    for row, (layers, *loops) in zip(rows, (puzzles,) * 2 + (strings,) * 4, strict=True):
+        for text, own in zip(row[1:], (layers, *loops, *loops), strict=True):
+            assert text.endswith(f" % ({own})")
+    assert rows[4][2].endswith("paper 41.4 % (r=5)")
+    assert "n\u00a0=\u00a06" in (tmp_path / "index.html").read_text()  # on one line
+    text = (tmp_path / "report.md").read_text()
+    assert "| ED40 (n = 6)" in text
+    assert "paper 41.4 % (r=5) |" in text
+    assert made.table("decision trees learned in context, laptop scale. ").rows[0][0].startswith("Test (")
+    assert made.table("language models, laptop scale. ").rows[0][0].startswith("Train (text ")
+    assert made.table("accuracy of edit distance 60, laptop scale. ").rows[0][0].startswith("Train (n = 8)")
+    keys = {key for cell in whole[0].to_json()["cells"] for key in cell}
+    assert keys == {"row", "column", "paper", "shows", "config"}
+    own = written([GPU], fake_records([GPU]), tmp_path).table(f"{TITLE}, gpu scale. Accuracy")
+    assert not any("(" in text for row in own.rows for text in row)
+
+
+def test_the_pairs_of_the_paper_are_counted_once_per_scale(tmp_path):
+    made = written([LAPTOP, GPU], fake_records([LAPTOP, GPU]), tmp_path)
+    # Of nine models there are 36 pairs; Sudoku has four with the same 0.0, and its TF, so 10 of its pairs are equal.
+    for scale in ("laptop", "gpu"):
+        assert any(f"t {scale} scale, of {36 + 36 - 10} pairs of models" in text for text in made.texts)
+
+
 def test_what_was_not_run_is_one_line_and_nothing_else(tmp_path):
     made = written([LAPTOP, small("table2", "laptop")], fake_records([LAPTOP]), tmp_path)
     lines = [text for text in made.texts if "Table 2" in text]
@@ -173,8 +224,8 @@ def test_small_problems_are_compared_by_order_and_the_papers_own_by_number(tmp_p
     made = written([LAPTOP, GPU], fake_records([LAPTOP, GPU]), tmp_path)
     small_ones = made.table(f"{TITLE}, laptop scale. Accuracy")
     own = made.table(f"{TITLE}, gpu scale. Accuracy")
-    assert "larger problem" in small_ones.caption
-    assert "larger problem" not in own.caption
+    assert "of its own problem, which is another one" in small_ones.caption
+    assert "another one" not in own.caption
     for table, signs, tones in ((small_ones, "✓✗?", {"same", "worse", "far-worse", "open"}),
                                 (own, "=▲▼", {"same", "better", "far-better", "worse", "far-worse"})):  # fmt: skip
         fields = [text for row in table.rows for text in row[1:]]
@@ -184,6 +235,10 @@ def test_small_problems_are_compared_by_order_and_the_papers_own_by_number(tmp_p
     # The text of the language models is another one at gpu scale, so its perplexity is not the paper's number.
     table3 = small("table3", "gpu", "Test:*")
     made = Page(page(report([table3], fake_records([table3]))))
+    matrix = made.table("language models, gpu scale. Perplexity")
+    assert "of its own problem, which is another one" in matrix.caption
+    assert matrix.rows[0][0].startswith("Test (text enwiki2015, 1024 tokens)")
+    assert any("the paper's problems (text: another one)" in text for text in made.texts)
     fields = [text for row in made.table("language models, gpu scale. Perplexity").rows for text in row[1:]]
     assert {sign(text) for text in fields} <= set("✓✗?")
 
@@ -191,7 +246,7 @@ def test_small_problems_are_compared_by_order_and_the_papers_own_by_number(tmp_p
 def test_a_smoke_run_is_no_evidence(tmp_path):
     smoke = small("table1", "smoke", "ED40:*")
     made = written([smoke], fake_records([smoke]), tmp_path)
-    assert not any(sign(text) for table in made.tables for row in table.rows for text in row)
+    assert not any(sign(text) for table in made.tables for row in table.rows for text in row[1:])
     assert any("smoke" in text for text in made.texts)
 
 
@@ -281,59 +336,6 @@ def test_a_report_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_report([LAPTOP], fake_records([LAPTOP]), tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
-
-
-README = "before\n<!-- results: here -->\nold\n<!-- end of results -->\nafter\n"
-NAMED = README + "<!-- results: table1 gpu, by `looped paper report` -->\n<!-- end of results -->\nlast\n"
-
-
-def test_the_readme_gets_its_tables_between_its_marks(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text(NAMED)
-    records = fake_records([LAPTOP, GPU])
-    files = saved(records, tmp_path / "results")
-    with pytest.raises(InputError, match="are not finished"):
-        write_readme(LAPTOP, {}, readme)
-    assert readme.read_text() == NAMED
-    for _ in range(2):  # writing it again changes nothing
-        write_readme(LAPTOP, records, readme)
-        write_readme(GPU, records, readme)
-        first, second = markdown_tables(readme.read_text())
-        assert "old" not in readme.read_text()
-        for table, chosen in ((first, LAPTOP), (second, GPU)):
-            fields = [field for row in table[1:] for field in row[1:]]
-            for cell, text in zip(chosen.cells, fields, strict=True):
-                assert f"{100 * trained(of_cell(cell, files)['test'])['accuracy']:.1f} %" in text
-                assert f"paper {100 * cell.paper:.1f} %" in text
-    text = readme.read_text()
-    assert text.startswith("before\n<!-- results: here -->\n\nTable 1")
-    assert text.endswith("\n<!-- end of results -->\nlast\n")
-    for name in ("accuracy.svg", "table1-gpu.svg"):
-        ElementTree.fromstring((tmp_path / "docs" / name).read_text())
-
-
-def test_the_readme_shows_any_table(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text(README)
-    for chosen in (small("table2", "laptop"), small("perturbed", "laptop"), small("table2", "laptop", "*:TF*")):
-        write_readme(chosen, fake_records([chosen]), readme)
-        assert len(markdown_tables(readme.read_text())[0]) == 1 + len(chosen.rows)
-
-
-@pytest.mark.parametrize("text", ["no marks", "<!-- results: a -->\n", "<!-- end of results -->\n<!-- results: -->\n"])
-def test_a_readme_without_marks_is_left_alone(text, tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text(text)
-    with pytest.raises(InputError, match="expected the lines"):
-        write_readme(LAPTOP, fake_records([LAPTOP]), readme)
-    assert readme.read_text() == text
-
-
-def test_a_table_is_not_put_into_the_place_of_another(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text("<!-- results: table1 gpu -->\n<!-- end of results -->\n")
-    with pytest.raises(InputError, match="table1 laptop"):
-        write_readme(LAPTOP, fake_records([LAPTOP]), readme)
 
 
 words = st.text(st.characters(exclude_categories=("C",), exclude_characters="`\u00a0"), max_size=30)

@@ -1,16 +1,15 @@
 """Records: what is written is read back, nonsense is named, and collecting never loses what was there."""
 
 import json
-import os
-import time
+import math
+import shutil
 from dataclasses import replace
 
 import pytest
 
 from looped.cli import main
 from looped.errors import InputError
-from looped.experiments import claims
-from looped.experiments.claims import claimed, is_claimed
+from looped.experiments.examine import lacking
 from looped.experiments.paper import experiment
 from looped.experiments.results import (
     RECORD_NAME,
@@ -26,6 +25,9 @@ from looped.experiments.results import (
 )
 from looped.experiments.spec import Cell
 from looped.experiments.worker import finish_run
+from looped.training import evaluate
+from looped.training.schedules import trained_size
+from tests.integration.fake_records import fake_record
 
 MADE = experiment("table1", "smoke").select(["ED40:timestep r=4"])
 CONFIG = MADE.cells[0].config
@@ -103,6 +105,14 @@ def test_a_field_of_nonsense_is_named_with_its_file(field, record, tmp_path, cap
         ({"low": 0.9, "high": 0.95, "accuracy": 0.1}, "inside its interval"),
         ({"loops": 0}, "test.rows.0.loops"),
         ({"low": None}, "test.rows.0.low"),
+        ({"loss": "x"}, "test.rows.0.loss"),
+        ({"loss": math.nan}, "test.rows.0.loss"),
+        ({"perplexity": math.inf}, "test.rows.0.perplexity"),
+        ({"perplexity": 0}, "test.rows.0.perplexity"),
+        ({"loss": 10**400}, "test.rows.0.loss"),
+        ({"curve": "abc"}, "test.rows.0.curve"),
+        ({"curve": [1, "a"]}, "test.rows.0.curve"),
+        ({"curve": []}, "test.rows.0.curve"),
     ],
 )
 def test_a_row_of_nonsense_is_named(change, expected, record):
@@ -127,6 +137,115 @@ def test_an_evaluation_of_another_run_is_refused(change, expected, record):
     data["test"].update(change)
     with pytest.raises(InputError, match=expected):
         Record.from_json(data, "file")
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "expected"),
+    [
+        ("train.rows.0", {"loss": "x"}, "train.rows.0.loss"),
+        ("extra", {"continuity": "x"}, "extra.continuity"),
+        ("extra", {"continuity": {"coefficient": "x"}}, "extra.continuity.coefficient"),
+        ("extra", {"continuity": {"coefficient": 1.0, "coefficient_low": "a"}}, "extra.continuity.coefficient_low"),
+        ("extra", {"continuity": {"coefficient": 1.0, "coefficient_high": None}}, "extra.continuity.coefficient_high"),
+        ("extra", {"continuity": {"coefficient": 1.0, "per_loop": [1.0, math.nan]}}, "extra.continuity.per_loop"),
+        ("curve.0", {"loss": "x"}, "curve"),
+    ],
+)
+def test_a_number_of_nonsense_is_named_wherever_the_report_reads_it(place, change, expected, record):
+    data = record.to_json()
+    found = data
+    for name in place.split("."):
+        found = found[int(name) if name.isdigit() else name]
+    found.update(change)
+    with pytest.raises(InputError, match=f"^file: field '{expected}'"):
+        Record.from_json(data, "file")
+
+
+@pytest.mark.parametrize(
+    ("of", "field", "value"),
+    [
+        ("table2", "test.rows.0.squared_error_over_dims", "x"),
+        ("table3", "test.rows.0.low", -1),
+        ("table3", "test.rows.0.low", 0),
+        ("table3", "test.baseline", -3),
+    ],
+)
+def test_errors_are_numbers_and_perplexities_above_zero(of, field, value):
+    data = fake_record(experiment(of, "smoke").cells[0].config).to_json()
+    Record.from_json(data)
+    *path, last = field.split(".")
+    found = data
+    for name in path:
+        found = found[int(name) if name.isdigit() else name]
+    assert last in found
+    found[last] = value
+    with pytest.raises(InputError, match=f"^file: field '{field}'"):
+        Record.from_json(data, "file")
+
+
+def test_what_could_not_be_read_again_is_not_written(record, tmp_path):
+    rows = [{**row, "loss": math.nan} for row in record.test["rows"]]
+    path = tmp_path / "one.json"
+    save_record(path, record)
+    before = path.read_text()
+    for wrong in (
+        replace(record, test={**record.test, "rows": rows}),
+        replace(record, extra={"continuity": {"coefficient": math.inf}}),
+        replace(record, seconds=math.nan),
+        replace(record, steps=record.steps + 1),
+    ):
+        with pytest.raises(InputError, match=r"one\.json: field"):
+            save_record(path, wrong)
+    assert path.read_text() == before
+
+
+def test_loop_counts_that_are_not_finite_are_left_out_with_a_note(tmp_path, monkeypatch):
+    measures = replace(MADE.measures, sizes=(0.5,))
+
+    def overflowing(*arguments, example_size=None, **named):
+        found = evaluate(*arguments, example_size=example_size, **named)
+        for row in found["rows"]:
+            if row["loops"] > 6 or example_size == sizes[0.5]:
+                row["loss"] = math.nan
+        return found
+
+    usual = trained_size(CONFIG)
+    sizes = {0.5: round(0.5 * usual)}
+    monkeypatch.setattr("looped.training.evaluate", overflowing)
+    assert finish_run(CONFIG, tmp_path, measures).state == "finished"
+    record = read_record(tmp_path / CONFIG.folder_name / RECORD_NAME)
+    assert [row["loops"] for row in record.test["rows"]] == [1, 2, 3, 4, 5, 6]
+    assert record.sets == {}
+    assert record.note == (
+        "the test is not finite at 7, 8 loops; without the test set '0.5 n' (not finite at the trained loops)"
+    )
+    assert not lacking(record, CONFIG, measures), "it would be tried again and again"
+    assert lacking(record, CONFIG, replace(measures, sizes=(0.5, 1.0)))
+
+
+def test_a_test_that_is_not_finite_at_the_trained_loops_is_a_failed_try(tmp_path, monkeypatch):
+    def overflowing(*arguments, **named):
+        found = evaluate(*arguments, **named)
+        return {**found, "rows": [{**row, "loss": math.nan} for row in found["rows"]]}
+
+    monkeypatch.setattr("looped.training.evaluate", overflowing)
+    with pytest.raises(InputError, match="finite numbers in the test at 4 loops"):
+        finish_run(CONFIG, tmp_path, MADE.measures)
+    (record,) = load_records(None, tmp_path).values()
+    assert not record.finished
+    assert "finite numbers" in record.note
+
+
+@pytest.mark.parametrize("change", [{"finished": True}, {"step": "x"}, {"versions": None}, {"flops": True}])
+def test_a_result_of_nonsense_is_named(change, runs, tmp_path):
+    folder = tmp_path / CONFIG.folder_name
+    shutil.copytree(runs / CONFIG.folder_name, folder)
+    (folder / RECORD_NAME).unlink()
+    path = folder / "result.json"
+    whole = {} if "finished" in change else json.loads(path.read_text())
+    path.write_text(json.dumps({**whole, **change}))
+    with pytest.raises(InputError, match=r"result\.json is no result of a run: its field"):
+        finish_run(CONFIG, tmp_path, MADE.measures)
 
 
 def test_configs_that_are_none_and_fields_that_are_unknown_are_refused(record):
@@ -187,6 +306,40 @@ def test_collecting_adds_but_never_replaces_unasked(runs, record, tmp_path, caps
         collect([record], tmp_path)
 
 
+def test_another_run_of_the_same_name_is_never_replaced(record, tmp_path):
+    """As after a change of defaults: the name stays, the run is another one."""
+    path = tmp_path / record.file_name
+    other = replace(record, config=replace(CONFIG, train=replace(CONFIG.train, weight_decay=0.5)))
+    save_record(path, other)
+    before = path.read_text()
+    for replaced in (False, True):
+        with pytest.raises(InputError, match="holds another run of the same name") as caught:
+            collect([record], tmp_path, replaced=replaced)
+        assert str(path) in str(caught.value)
+    assert path.read_text() == before
+
+
+def test_failed_tries_are_collected_until_the_run_is_finished(record, tmp_path):
+    failed = replace(record, finished=False, test=None, train=None, steps=1, samples=2, note="expected a finite loss")
+    assert collect([replace(failed, note="")], tmp_path) == []
+    (path,) = collect([failed], tmp_path)
+    assert load_records(tmp_path, None)[record.key].note == failed.note
+    again = replace(failed, note="expected a finite gradient")
+    assert collect([again], tmp_path) == [path]
+    assert collect([record], tmp_path) == [path]
+    assert collect([failed], tmp_path, replaced=True) == [], "a result stays"
+    assert read_record(path) == record
+
+
+def test_collecting_an_experiment_takes_every_seed_of_its_runs(runs, tmp_path, capsys):
+    words = ["paper", "collect", "table1", "--scale", "smoke", "--root", str(runs), "--results", str(tmp_path)]
+    assert main([*words, "--cells", "ED40:TF", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["written"] == []
+    assert main([*words, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["written"]) == 2
+    assert sorted(one.config.seed for one in load_records(tmp_path, None).values()) == [0, 1]
+
+
 def test_a_cell_shows_what_it_says(record):
     rows = record.test["rows"]
     trained, last = rows[3], rows[-1]
@@ -225,48 +378,3 @@ def test_a_long_log_becomes_at_most_200_points_with_its_last_and_its_validations
     assert sum("validation" in point for point in curve) >= 99
     assert [point["samples"] for point in curve] == sorted({point["samples"] for point in curve})
     assert training_curve([], 64) == []
-
-
-def test_a_claim_keeps_others_out_and_ends_with_its_holder(tmp_path):
-    assert not is_claimed(tmp_path, "run")
-    with claimed(tmp_path, "run") as free:
-        assert free
-        assert is_claimed(tmp_path, "run")
-        with claimed(tmp_path, "run") as again:
-            assert not again
-        with claimed(tmp_path, "other") as other:
-            assert other
-    assert not is_claimed(tmp_path, "run")
-    with claimed(tmp_path, "run") as free:
-        assert free
-
-
-@pytest.mark.parametrize(("host", "age", "free"), [
-    ("another", 10, False),  # alive, on a machine whose locks do not reach this one
-    ("another", 1000, True),  # dead
-    ("here", 10, True),  # dead: the system has freed its lock
-    (None, 10, False),  # made a moment ago, and not written yet
-    (None, 1000, True),
-])  # fmt: skip
-def test_a_claim_of_another_machine_holds_while_it_is_touched(host, age, free, tmp_path):
-    path = tmp_path / claims.FOLDER / "run.json"
-    path.parent.mkdir()
-    name = claims._here()["host"] if host == "here" else host
-    path.write_text("" if host is None else json.dumps({"host": name, "pid": 1}))
-    stamp = path.stat().st_mtime - age
-    os.utime(path, (stamp, stamp))
-    assert is_claimed(tmp_path, "run") != free
-    with claimed(tmp_path, "run") as got:
-        assert got == free
-    assert path.exists() != free, "a claim that holds stays, one that was taken is given back"
-
-
-def test_a_holder_touches_its_claim(tmp_path, monkeypatch):
-    monkeypatch.setattr(claims, "HEARTBEAT_SECONDS", 0.01)
-    path = tmp_path / claims.FOLDER / "run.json"
-    with claimed(tmp_path, "run"):
-        os.utime(path, (1, 1))
-        deadline = time.monotonic() + 30
-        while path.stat().st_mtime == 1:
-            assert time.monotonic() < deadline, "no heartbeat"
-            time.sleep(0.01)

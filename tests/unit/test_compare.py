@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from looped.config import ModelConfig, RunConfig
+from looped.errors import InputError
 from looped.experiments.charts import correlation
 from looped.experiments.compare import (
     MORE_LOOPED,
@@ -20,10 +22,14 @@ from looped.experiments.compare import (
     place_in_order,
     same_order,
 )
-from looped.experiments.measured import Measured, duration, listed, short_power, split_column
+from looped.experiments.measured import Measured, duration, hardware_text, listed, short_power, split_column
+from looped.experiments.paper import experiment
 from looped.experiments.results import Value
-from looped.experiments.spec import Cell
+from looped.experiments.spec import Cell, Experiment, require_unique
+from looped.experiments.studies import STUDIES
+from looped.experiments.words import verdicts
 from looped.tasks import TASKS
+from looped.training.trainer import hardware
 from tests.integration.fake_records import fake_record
 
 ACCURACY = RunConfig(TASKS["edit-distance"](length=4))
@@ -117,6 +123,8 @@ def test_claims_about_accuracies_and_errors():
     }
     found = {claim.name: claim for claim in claims(blocks(ACCURACY, numbers))}
     assert len(found) == 5
+    assert MORE_LOOPED.startswith("The most loops are better than the fewest")
+    assert (found[MORE_LOOPED].better.loops, found[MORE_LOOPED].worse.loops) == (8, 2)
     assert found[MORE_LOOPED].verdict == "as in the paper"
     assert found[OVER_STANDARD].verdict == "as in the paper"
     assert (found[TIMESTEP].ours, found[TIMESTEP].papers, found[TIMESTEP].verdict) == ("open", "yes", "open")
@@ -169,3 +177,48 @@ def test_small_words():
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert [duration(seconds) for seconds in (59, 600, 9000)] == ["59 seconds", "10 minutes", "2.5 hours"]
+    assert [duration(seconds) for seconds in (0.2, 1.2, 1.9)] == ["0 seconds", "1 second", "2 seconds"]
+    record = fake_record(ACCURACY)
+    for text, wanted in (("CPU, 1 threads, x", "CPU, 1 thread, x"), ("CPU, 11 threads, x", "CPU, 11 threads, x")):
+        assert hardware_text(replace(record, hardware=text)) == wanted
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "CPU, 1 thread, "), (2, "CPU, 2 threads, ")])
+def test_threads_are_counted_in_english(count, words, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    assert hardware(torch.device("cpu")).startswith(words)
+
+
+def against(numbers: dict[tuple[str, str], tuple[float, float, float]], config=ACCURACY) -> list[str]:
+    cells = [measured(*found, config=config, row=row, column=column) for (row, column), found in numbers.items()]
+    study = Experiment("study", "A study", "", "laptop", tuple(one.cell for one in cells), against="as here")
+    return verdicts(study, cells)
+
+
+def test_rows_are_held_against_the_one_that_the_study_names():
+    numbers = {
+        ("as here", "a"): (0.5, 0.48, 0.52),
+        ("much", "a"): (0.6, 0.58, 0.62),
+        ("little", "a"): (0.51, 0.49, 0.53),
+        ("as here", "b"): (0.7, 0.68, 0.72),
+        ("little", "b"): (0.6, 0.58, 0.62),
+        ("alone", "c"): (0.9, 0.88, 0.92),
+    }
+    assert against(numbers) == [
+        "Against as here, a, 50.0 % (48.0 to 52.0): much is at 60.0 % (58.0 to 62.0), 10.0 points better; "
+        "little is at 51.0 % (49.0 to 53.0), not told apart.",
+        "Against as here, b, 70.0 % (68.0 to 72.0): little is at 60.0 % (58.0 to 62.0), 10.0 points worse.",
+    ]
+    column = {place: found for place, found in numbers.items() if place[1] == "a"}
+    first, second = against(column)  # of one column, also the best
+    assert first.startswith("Against as here, a,")
+    assert second.startswith("Best: much, a,")
+    assert "much is at 0.6 (0.58 to 0.62), 0.1 worse" in against(column, ERROR)[0]  # of an error less is better
+    assert not any("Against" in text for text in against({("alone", "c"): (0.9, 0.88, 0.92)}))
+
+
+def test_our_own_studies_name_the_row_of_their_question():
+    rows = {"conditioning": "none", "conditioning-parameters": "none", "length": "n", "fidelity": "as here"}
+    assert {name: made.against for name in STUDIES if (made := experiment(name, "smoke")).against} == rows
+    with pytest.raises(InputError, match="nowhere"):
+        require_unique(replace(experiment("fidelity", "smoke"), against="nowhere"))

@@ -1,0 +1,80 @@
+"""The README's table: between its marks, or one line about why not."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from looped.errors import InputError
+from looped.experiments.report import check_readme, write_readme
+from tests.integration.fake_records import fake_records
+from tests.integration.pages import markdown_tables
+from tests.integration.test_report import GPU, LAPTOP, of_cell, saved, small, trained
+
+README = "before\n<!-- results: here -->\nold\n<!-- end of results -->\nafter\n"
+NAMED = README + "<!-- results: table1 gpu, by `looped paper report` -->\n<!-- end of results -->\nlast\n"
+
+
+def test_the_readme_gets_its_tables_between_its_marks(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(NAMED)
+    records = fake_records([LAPTOP, GPU])
+    files = saved(records, tmp_path / "results")
+    with pytest.raises(InputError, match="are not finished"):
+        write_readme(LAPTOP, {}, readme)
+    assert readme.read_text() == NAMED
+    for _ in range(2):  # writing it again changes nothing
+        write_readme(LAPTOP, records, readme)
+        write_readme(GPU, records, readme)
+        first, second = markdown_tables(readme.read_text())
+        assert "old" not in readme.read_text()
+        for table, chosen in ((first, LAPTOP), (second, GPU)):
+            fields = [field for row in table[1:] for field in row[1:]]
+            for cell, text in zip(chosen.cells, fields, strict=True):
+                assert f"{100 * trained(of_cell(cell, files)['test'])['accuracy']:.1f} %" in text
+                assert f"paper {100 * cell.paper:.1f} %" in text
+    text = readme.read_text()
+    assert "| ED40 (n = 6) |" in text
+    assert "paper 41.4 % (r=5) |" in text
+    assert text.startswith("before\n<!-- results: here -->\n\nTable 1")
+    assert text.endswith("\n<!-- end of results -->\nlast\n")
+    for name in ("accuracy.svg", "table1-gpu.svg"):
+        ElementTree.fromstring((tmp_path / "docs" / name).read_text())
+
+
+def test_the_readme_shows_any_table(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(README)
+    for chosen in (small("table2", "laptop"), small("perturbed", "laptop"), small("table2", "laptop", "*:TF*")):
+        write_readme(chosen, fake_records([chosen]), readme)
+        assert len(markdown_tables(readme.read_text())[0]) == 1 + len(chosen.rows)
+
+
+@pytest.mark.parametrize("text", ["no marks", "<!-- results: a -->\n", "<!-- end of results -->\n<!-- results: -->\n"])
+def test_a_readme_without_marks_is_left_alone(text, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(text)
+    with pytest.raises(InputError, match="expected the lines"):
+        write_readme(LAPTOP, fake_records([LAPTOP]), readme)
+    assert readme.read_text() == text
+
+
+@pytest.mark.parametrize("kind", ["folder", "latin", "marks"])
+def test_a_readme_that_cannot_be_written_is_known_before(kind, tmp_path):
+    readme = tmp_path / "README.md"
+    if kind == "folder":
+        readme.mkdir()
+    else:
+        readme.write_bytes(README.encode() + (b"\xe9t\xe9" if kind == "latin" else b"<!-- results: again -->\n"))
+    for check in (lambda: check_readme(readme, LAPTOP), lambda: write_readme(LAPTOP, fake_records([LAPTOP]), readme)):
+        with pytest.raises(InputError) as caught:
+            check()
+        assert str(readme) in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == [readme]
+
+
+def test_a_table_is_not_put_into_the_place_of_another(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- results: table1 gpu -->\n<!-- end of results -->\n")
+    with pytest.raises(InputError, match="table1 laptop"):
+        write_readme(LAPTOP, fake_records([LAPTOP]), readme)
