@@ -112,7 +112,7 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "muon_learning_rate": 0.01,
                 "warmup_steps": 50,
                 "batch_size": 64,
-                "num_steps": 2300,
+                "num_steps": 2700,
                 "ema_decay": 0.99,
                 "eval_every": 250,
             },

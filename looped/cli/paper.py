@@ -37,6 +37,8 @@ class PaperCommand:
     """folder of the report"""
     workers: int | None = None
     """runs at a time (default: one per GPU, or one per core)"""
+    again: bool = False
+    """with run: train here also what only the collected records know of"""
     minutes: float | None = None
     """with run: stop cleanly after this long; the same command goes on"""
     readme: Path | None = None
@@ -119,7 +121,7 @@ def _run(command: PaperCommand) -> None:
             finished = run_experiment(
                 experiment,
                 command.root,
-                results=command.results,
+                results=None if command.again else command.results,
                 num_seeds=command.seeds,
                 num_workers=command.workers,
                 minutes=command.minutes,

@@ -234,3 +234,13 @@ def test_the_installed_command_answers():
     done = subprocess.run([sys.executable, "-m", "looped.cli", "--version"], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout.startswith("looped 0.")
+
+
+def test_what_is_only_collected_is_trained_again_where_asked(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("looped.experiments.runner.run_experiment", lambda *_, **given: seen.append(given["results"]))
+    for flags in ([], ["--again"]):
+        main(
+            ["paper", "run", "table2", "--scale", "smoke", "--root", str(tmp_path), "--results", str(tmp_path), *flags]
+        )
+    assert seen == [tmp_path, None]
