@@ -7,6 +7,7 @@ does not count.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -68,37 +69,26 @@ def bench_train(
     name: str, *, engines: Sequence[Engine] = ENGINES, batches: Sequence[int] = (), device: str = "auto", **change: Any
 ) -> Iterator[dict[str, Any]]:
     """One row per engine and batch: a whole training step, with AdamW. `change` replaces fields of the model."""
-    chosen = preset(name)
-    place = choose_device(device)  # pyright: ignore[reportArgumentType]
-    model = replace(chosen.model, **change)
-    rate = matrix_rate(place)
-    for batch in batches or chosen.batches:
-        for engine in engines:
-            yield {"preset": name, "batch": batch, "engine": engine, "num_loops": model.num_loops,
-                   **_train_row(model, chosen.spec, batch, engine, place, rate)}  # fmt: skip
+    yield from _rows(_train_row, name, engines, batches, device, change)
 
 
 def bench_infer(
     name: str, *, engines: Sequence[Engine] = ENGINES, batches: Sequence[int] = (), device: str = "auto", **change: Any
 ) -> Iterator[dict[str, Any]]:
     """One row per engine and batch: the answer after the last loop."""
+    yield from _rows(_infer_row, name, engines, batches, device, change)
+
+
+def _rows(
+    measure: "RowOf", name: str, engines: Sequence[Engine], batches: Sequence[int], device: str, change: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     chosen = preset(name)
     place = choose_device(device)  # pyright: ignore[reportArgumentType]
-    config = replace(chosen.model, **change)
-    rate = matrix_rate(place)
+    model = replace(chosen.model, **change)
     for batch in batches or chosen.batches:
         for engine in engines:
-            _forget_memory(place)
-            model = _opened(config, chosen.spec).to(place)
-            inputs = _batch(chosen.spec, batch, place).inputs
-            used = set_engine(model, engine, place)
-            with torch.no_grad():
-                seconds = _seconds(lambda model=model, inputs=inputs: model(inputs), place)
-            work = batch * model.flops()
-            yield {
-                "preset": name, "batch": batch, "engine": used, "num_loops": config.num_loops,
-                **_speed(batch, seconds, work, rate), "peak_gib": _peak_gib(place),
-            }  # fmt: skip
+            row = measure(model, chosen.spec, batch, engine, place)
+            yield {"preset": name, "batch": batch, "num_loops": model.num_loops, **row}
 
 
 def bench_scaling(name: str, *, device: str = "auto", engine: Engine | None = None) -> Iterator[dict[str, Any]]:
@@ -106,7 +96,6 @@ def bench_scaling(name: str, *, device: str = "auto", engine: Engine | None = No
     chosen = preset(name)
     place = choose_device(device)  # pyright: ignore[reportArgumentType]
     engine = engine or ("fused" if place.type == "cuda" else "eager")
-    rate = matrix_rate(place)
     batch = chosen.batches[0]
     for part in (8, 4, 2, 1):
         variants = {
@@ -115,21 +104,34 @@ def bench_scaling(name: str, *, device: str = "auto", engine: Engine | None = No
             "batch": (chosen.model, chosen.spec, max(1, batch // part)),
         }
         for varied, (model, spec, size) in variants.items():
-            row = _train_row(model, spec, size, engine, place, rate)
+            row = _train_row(model, spec, size, engine, place)
             shape = {"num_loops": model.num_loops, "seq_len": spec.seq_len, "batch": size}
             yield {"preset": name, "varied": varied, **shape, **row}
 
 
+@lru_cache
 def matrix_rate(device: torch.device) -> float:
-    """TFLOP/s of a large product, in bfloat16 on a GPU: the ceiling that rows are held against."""
+    """TFLOP/s of a large product, in bfloat16 on a GPU: the ceiling that rows are held against, measured once a run."""
     size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
     factor = torch.randn(size, size, device=device).to(dtype)
     return 2 * size**3 / _seconds(lambda: factor @ factor, device) / 1e12
 
 
-def _train_row(
-    config: ModelConfig, spec: Spec, batch: int, engine: Engine, device: torch.device, rate: float
-) -> dict[str, Any]:
+RowOf = Callable[[ModelConfig, Spec, int, Engine, torch.device], dict[str, Any]]
+"""What one engine measures at one batch size, and which engine it was: where one falls back, another."""
+
+
+def _infer_row(config: ModelConfig, spec: Spec, batch: int, engine: Engine, device: torch.device) -> dict[str, Any]:
+    _forget_memory(device)
+    model = _opened(config, spec).to(device)
+    inputs = _batch(spec, batch, device).inputs
+    used = set_engine(model, engine, device)
+    with torch.no_grad():
+        seconds = _seconds(lambda: model(inputs), device)
+    return {"engine": used, **_speed(batch, seconds, batch * model.flops(), device), "peak_gib": _peak_gib(device)}
+
+
+def _train_row(config: ModelConfig, spec: Spec, batch: int, engine: Engine, device: torch.device) -> dict[str, Any]:
     _forget_memory(device)
     train = TrainConfig(batch_size=batch, engine=engine, learning_rate=1e-4)
     error = gradient_error(config, spec, engine, device)
@@ -150,20 +152,20 @@ def _train_row(
     work = 3 * batch * model.flops(seq_len=spec.seq_len)
     return {
         "engine": stepper.engine,
-        **_speed(batch, seconds, work, rate),
+        **_speed(batch, seconds, work, device),
         "peak_gib": _peak_gib(device),
         "seconds_to_first_step": round(prepared, 1),
         "gradient_error": error,
     }
 
 
-def _speed(batch: int, seconds: float, work: int, rate: float) -> dict[str, float]:
+def _speed(batch: int, seconds: float, work: int, device: torch.device) -> dict[str, float]:
     tflops = work / seconds / 1e12
     return {
         "ms": round(1000 * seconds, 3),
         "sequences_per_second": round(batch / seconds, 1),
         "tflops": round(tflops, 2),
-        "share_of_matrix_rate": round(tflops / rate, 4),
+        "share_of_matrix_rate": round(tflops / matrix_rate(device), 4),
     }
 
 
@@ -205,15 +207,14 @@ def _seconds(call: Callable[[], object], device: torch.device) -> float:
     """Of one call, over as many as fit into a while."""
     call()
     _wait(device)
-    started, calls = time.perf_counter(), 0
-    while True:
-        for _ in range(max(1, calls)):  # the number doubles, so that waiting for the device costs nothing
+    started, calls, more = time.perf_counter(), 0, 1
+    while (spent := time.perf_counter() - started) <= SECONDS or not calls:
+        for _ in range(more):
             call()
-        calls = 2 * max(1, calls) if calls else 1
         _wait(device)
-        spent = time.perf_counter() - started
-        if spent > SECONDS:
-            return spent / calls
+        calls += more
+        more = calls  # the number doubles, so that waiting for the device costs nothing
+    return spent / calls
 
 
 def _forget_memory(device: torch.device) -> None:

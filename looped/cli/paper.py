@@ -49,15 +49,6 @@ class PaperCommand:
     """print one JSON object"""
 
 
-VERBS = {
-    "list": lambda command: _list(command),
-    "run": lambda command: _run(command),
-    "status": lambda command: _status(command),
-    "collect": lambda command: _collect(command),
-    "report": lambda command: _report(command),
-}
-
-
 def paper(arguments: list[str]) -> None:
     verb, rest = leading_name(arguments, "verb", VERBS, "looped paper VERB --help")
     command = parse(PaperCommand, rest, f"looped paper {verb}")
@@ -157,15 +148,13 @@ def _show_status(command: PaperCommand, experiments: "Iterable[Experiment]") -> 
 
 
 def _collect(command: PaperCommand) -> None:
-    from looped.experiments.results import collect, load_records, run_key
+    from looped.experiments.results import collect, load_records, seedless_key
 
     records = load_records(None, command.root)
     require(bool(records), f"no record of a finished run under {command.root}")
     if command.experiments or command.scale or command.cells:
-        wanted = {run_key(replace(config, seed=0)) for one in _chosen(command, "laptop") for config in one.configs()}
-        records = {
-            key: record for key, record in records.items() if run_key(replace(record.config, seed=0)) in wanted
-        }  # every seed
+        wanted = {seedless_key(config) for one in _chosen(command, "laptop") for config in one.configs()}
+        records = {key: record for key, record in records.items() if seedless_key(record.config) in wanted}
     written = collect(records.values(), command.results, replaced=command.replace)
     text = "\n".join([*map(str, written), f"{len(written)} records new or changed in {command.results}"])
     show({"written": [str(path) for path in written]}, text, as_json=command.json)
@@ -190,12 +179,15 @@ def _report(command: PaperCommand) -> None:
 
 def _with_records(command: PaperCommand, records: "dict[str, Record]") -> "list[Experiment]":
     """At every scale but smoke what has results, and once what has none."""
-    from looped.experiments.results import run_key
+    from looped.experiments.results import run_key, seedless_key
 
-    known = {run_key(replace(record.config, seed=0)) for record in records.values() if record.finished}
+    known = {seedless_key(record.config) for record in records.values() if record.finished}
     found = []
     made = {scale: _chosen(replace(command, scale=scale), scale) for scale in ("laptop", "gpu", "paper")}
     for experiments in zip(*made.values(), strict=True):
         begun = [one for one in experiments if any(run_key(config) in known for config in one.configs())]
         found += begun or experiments[:1]
     return found
+
+
+VERBS = {"list": _list, "run": _run, "status": _status, "collect": _collect, "report": _report}

@@ -2,13 +2,16 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
-from looped.experiments.results import Record, Value, at_trained_loops, cell_value, run_key
+from looped.experiments.results import Record, Value, at_trained_loops, by_run, cell_value, seedless_key
 from looped.experiments.spec import Cell, Experiment
+
+Item = TypeVar("Item")
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -169,52 +172,39 @@ def split_column(column: str) -> tuple[str, str]:
 
 def measured_cells(experiment: Experiment, records: Mapping[str, Record]) -> list[Measured]:
     """The cells that have records, in the experiment's order."""
-    by_run = _by_run(records.values())
+    tested = by_run(record for record in records.values() if record.finished and record.test is not None)
     found = []
     for cell in experiment.cells:
-        runs = by_run.get(run_key(replace(cell.config, seed=0)), [])
+        runs = tested.get(seedless_key(cell.config), [])
         pairs = [(record, value) for record in runs if (value := cell_value(cell, record)) is not None]
         if pairs:
             found.append(Measured(cell, tuple(one for one, _ in pairs), tuple(value for _, value in pairs)))
     return found
 
 
-def _by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Finished and tested records by run, seeds together and in order."""
-    found: dict[str, list[Record]] = {}
-    for record in sorted(records, key=lambda record: record.config.seed):
-        if record.finished and record.test is not None:
-            found.setdefault(run_key(replace(record.config, seed=0)), []).append(record)
-    return found
+def grouped(items: Iterable[Item], name: Callable[[Item], Name]) -> dict[Name, list[Item]]:
+    """Items of one name together, in the order in which they come."""
+    groups: dict[Name, list[Item]] = {}
+    for item in items:
+        groups.setdefault(name(item), []).append(item)
+    return groups
 
 
 def by_row(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
-    rows: dict[str, list[Measured]] = {}
-    for one in measured:
-        rows.setdefault(one.cell.row, []).append(one)
-    return rows
+    return grouped(measured, lambda one: one.cell.row)
 
 
 def by_column(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
-    columns: dict[str, list[Measured]] = {}
-    for one in measured:
-        columns.setdefault(one.cell.column, []).append(one)
-    return columns
+    return grouped(measured, lambda one: one.cell.column)
 
 
 def by_group(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
-    groups: dict[str, list[Measured]] = {}
-    for one in measured:
-        groups.setdefault(one.group, []).append(one)
-    return groups
+    return grouped(measured, lambda one: one.group)
 
 
 def by_row_and_kind(measured: Sequence[Measured]) -> dict[tuple[str, str], list[Measured]]:
     """The cells of a row that show the same kind of number."""
-    rows: dict[tuple[str, str], list[Measured]] = {}
-    for one in measured:
-        rows.setdefault((one.cell.row, one.cell.shows), []).append(one)
-    return rows
+    return grouped(measured, lambda one: (one.cell.row, one.cell.shows))
 
 
 def distinct_runs(measured: Iterable[Measured]) -> list[Measured]:

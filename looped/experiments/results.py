@@ -194,13 +194,23 @@ def save_record(path: Path, record: Record) -> None:
     save_text(path, text + "\n")
 
 
+def seedless_key(config: RunConfig) -> str:
+    """What the seeds of one run have in common."""
+    return run_key(replace(config, seed=0))
+
+
+def by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Records by `seedless_key`, seeds in order."""
+    found: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.config.seed):
+        found.setdefault(seedless_key(record.config), []).append(record)
+    return found
+
+
 def cell_records(cell: Cell, records: Mapping[str, Record]) -> list[Record]:
     """The finished records of a cell, by seed."""
-    wanted = run_key(replace(cell.config, seed=0))
-    found = [
-        record for record in records.values() if record.finished and run_key(replace(record.config, seed=0)) == wanted
-    ]
-    return sorted(found, key=lambda record: record.config.seed)
+    of_run = by_run(records.values()).get(seedless_key(cell.config), [])
+    return [record for record in of_run if record.finished]
 
 
 def collect(records: Iterable[Record], results: Path, *, replaced: bool = False) -> list[Path]:

@@ -25,7 +25,7 @@ from looped.training.folder import RunFolder
 from looped.training.log import records as log_records
 
 REFRESH_SECONDS = 1.0
-PLAIN_LINE_SECONDS = 20.0
+PROGRESS_SECONDS = 20.0
 WAIT_FOR_OTHERS_SECONDS = 2.0
 
 
@@ -160,7 +160,7 @@ def _work_through(work: Work, free: list[Seat]) -> None:
             seat.clear()
             free.append(seat)
             _take_in(work, config, outcome)
-        if time.monotonic() - shown > PLAIN_LINE_SECONDS:
+        if time.monotonic() - shown > PROGRESS_SECONDS:
             shown = time.monotonic()
             _show_running(work)
 

@@ -18,6 +18,7 @@ from looped.experiments.measured import (
     Measured,
     by_row,
     distinct_runs,
+    grouped,
     hardware_text,
     seeds_in_words,
     short_power,
@@ -62,10 +63,7 @@ def matrix(experiment: Experiment, measured: Sequence[Measured]) -> Table:
 
 
 def _by_group(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(split_column(cell.column)[0], []).append(cell)
-    return groups
+    return grouped(cells, lambda cell: split_column(cell.column)[0])
 
 
 def _common_loops(rows: Sequence[Sequence[Cell]], place: int) -> str:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -29,7 +28,7 @@ from looped.experiments.measured import (
     seeds_in_words,
     short_power,
 )
-from looped.experiments.results import Record, run_key
+from looped.experiments.results import Record, by_run, seedless_key
 from looped.experiments.spec import SCALE_TEXT, Experiment
 
 Part = tuple[Experiment, list[Measured]]
@@ -161,10 +160,8 @@ def unfinished(experiment: Experiment, measured: Sequence[Measured], records: Ma
     """Tries of any seed that came to no result, and what was noted about those that did."""
     labels: dict[str, str] = {}
     for cell in experiment.cells:
-        labels.setdefault(run_key(replace(cell.config, seed=0)), cell.label)
-    of_run: dict[str, list[Record]] = {}
-    for record in sorted(records.values(), key=lambda record: record.config.seed):
-        of_run.setdefault(run_key(replace(record.config, seed=0)), []).append(record)
+        labels.setdefault(seedless_key(cell.config), cell.label)
+    of_run = by_run(records.values())
     found = {}
     for key, label in labels.items():
         for record in of_run.get(key, []):
