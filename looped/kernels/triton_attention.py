@@ -13,6 +13,7 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from looped.kernels.reference import Rotation
 from looped.kernels.triton_common import dot, precision_of
@@ -22,7 +23,9 @@ LONGEST = 128
 HALVES = (16, 32)
 """of a head's channels: a product needs 16, and larger heads would not fit beside the scores"""
 WARPS = 8
-"""of a program; on an H200, 4 or 16, fewer registers, and a block of queries at a time were all slower"""
+"""of a program; on an H200, 4 or 16, fewer registers, several heads, and a block of queries at a time were all slower"""
+BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""for long sequences, the fastest on an H200 first"""
 
 
 class Attended(NamedTuple):
@@ -53,7 +56,8 @@ def attend(
     with torch.set_grad_enabled(keep):
         heads = qkv.detach().view(-1, seq_len, 3, num_heads, size).permute(2, 0, 3, 1, 4)
         query, key, value = (each.requires_grad_(keep) for each in heads.unbind())
-        whole = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        with sdpa_kernel(BACKENDS, set_priority=True):
+            whole = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
     mixed = whole.detach().transpose(1, 2).reshape(tokens, dim)
     return Attended(mixed, (query, key, value), whole) if keep else Attended(mixed)
 
@@ -168,29 +172,30 @@ def _attend_backward(
     channels = tl.arange(0, 2 * HALF)
     inside = (places < seq_len)[:, None]
     tokens = (tl.program_id(0).to(tl.int64) * seq_len + places)[:, None]
-    first = tl.program_id(1) * 2 * HALF
-    at = tokens * (3 * DIM) + first
     dtype = qkv_ptr.dtype.element_ty
     cos, sin = _angles(cos_ptr, sin_ptr, places, halves, inside, ROTARY)
-    query_left, query_right = _load_half(qkv_ptr + at + halves[None, :], inside, cos, sin, HALF, ROTARY)
-    key_left, key_right = _load_half(qkv_ptr + at + DIM + halves[None, :], inside, cos, sin, HALF, ROTARY)
-    value = tl.load(qkv_ptr + at + 2 * DIM + channels[None, :], mask=inside, other=0.0)
-    weights = _weights(query_left, query_right, key_left, key_right, places, seq_len, softmax_scale, CAUSAL, PRECISION)
-    rounded = weights.to(dtype)
-    mixed = dot(rounded, value, None, PRECISION)
-    at_mixed = tokens * DIM + first + channels[None, :]
-    tl.store(mixed_ptr + at_mixed, mixed.to(dtype), mask=inside)
+    # One head: a loop's loads go past the registers, of which there are too few (an eighth faster on an H200).
+    for head in tl.range(tl.program_id(1), tl.program_id(1) + 1, num_stages=2):
+        at = tokens * (3 * DIM) + head * 2 * HALF
+        at_mixed = tokens * DIM + head * 2 * HALF + channels[None, :]
+        query = _load_half(qkv_ptr + at + halves[None, :], inside, cos, sin, HALF, ROTARY)
+        key = _load_half(qkv_ptr + at + DIM + halves[None, :], inside, cos, sin, HALF, ROTARY)
+        value = tl.load(qkv_ptr + at + 2 * DIM + channels[None, :], mask=inside, other=0.0)
+        grad = tl.load(grad_ptr + at_mixed, mask=inside, other=0.0)
+        weights = _weights(query[0], query[1], key[0], key[1], places, seq_len, softmax_scale, CAUSAL, PRECISION)
+        rounded = weights.to(dtype)
+        mixed = dot(rounded, value, None, PRECISION)
+        tl.store(mixed_ptr + at_mixed, mixed.to(dtype), mask=inside)
 
-    grad = tl.load(grad_ptr + at_mixed, mask=inside, other=0.0)
-    grad_value = dot(tl.trans(rounded), grad, None, PRECISION)
-    tl.store(out_ptr + at + 2 * DIM + channels[None, :], grad_value.to(dtype), mask=inside)
-    along = tl.sum(grad.to(tl.float32) * mixed, axis=1)[:, None]
-    grad_scores = dot(grad, tl.trans(value), None, PRECISION)
-    grad_scores = (weights * (grad_scores - along) * softmax_scale).to(dtype)
-    left = dot(grad_scores, key_left, None, PRECISION)
-    right = dot(grad_scores, key_right, None, PRECISION)
-    _store_half(out_ptr + at + halves[None, :], left, right, inside, cos, sin, HALF, ROTARY)
-    across = tl.trans(grad_scores)
-    left = dot(across, query_left, None, PRECISION)
-    right = dot(across, query_right, None, PRECISION)
-    _store_half(out_ptr + at + DIM + halves[None, :], left, right, inside, cos, sin, HALF, ROTARY)
+        grad_value = dot(tl.trans(rounded), grad, None, PRECISION)
+        tl.store(out_ptr + at + 2 * DIM + channels[None, :], grad_value.to(dtype), mask=inside)
+        along = tl.sum(grad.to(tl.float32) * mixed, axis=1)[:, None]
+        grad_scores = dot(grad, tl.trans(value), None, PRECISION)
+        grad_scores = (weights * (grad_scores - along) * softmax_scale).to(dtype)
+        left = dot(grad_scores, key[0], None, PRECISION)
+        right = dot(grad_scores, key[1], None, PRECISION)
+        _store_half(out_ptr + at + halves[None, :], left, right, inside, cos, sin, HALF, ROTARY)
+        across = tl.trans(grad_scores)
+        left = dot(across, query[0], None, PRECISION)
+        right = dot(across, query[1], None, PRECISION)
+        _store_half(out_ptr + at + DIM + halves[None, :], left, right, inside, cos, sin, HALF, ROTARY)

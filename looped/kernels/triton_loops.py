@@ -105,8 +105,8 @@ class _Made(NamedTuple):
 
     qkv: Tensor
     attended: Attended | None
-    z: Tensor
-    """what the activation is applied to"""
+    z: Tensor | None
+    """what the activation is applied to, unless it is cheaper to multiply again"""
 
 
 class _Trace(NamedTuple):
@@ -120,13 +120,17 @@ class _Trace(NamedTuple):
 
 
 ATTENTION, FEED_FORWARD = 0, 1
+NARROW = 256
+"""Up to this width a product of the feed-forward layer takes no longer than one pass over what it makes: there the
+backward pass multiplies again what the activation was applied to."""
 
 
 class _Pass:
     """The loops of one forward or backward pass, on flat (tokens, dim) states."""
 
     def __init__(self, plan: LoopPlan, seq_len: int, inject: Tensor | None, rest: Sequence[Tensor | None]) -> None:
-        self.plan, self.inject = plan, inject
+        self.plan = plan
+        self.inject = None if inject is None else inject.to(plan.compute_dtype)
         self.tables = Modulation(*rest[:3]), Modulation(*rest[3:6])
         flat = [tensor for tensor in rest[6:] if tensor is not None]
         self.weights = [LayerWeights(*flat[i : i + 6]) for i in range(0, len(flat), 6)]
@@ -144,25 +148,31 @@ class _Pass:
         def place_for(sublayer: int, t: int, layer: int) -> Normed:
             return reused.of(sublayer, 0) if trace is None else trace.norms[layer].of(sublayer, t)
 
-        add_norm(x, None, normed=place_for(ATTENTION, loops.start, 0))
+        add_norm(x, normed=place_for(ATTENTION, loops.start, 0))
         for t in loops:
             state, made = x, []
             for layer, folded in enumerate(self.folded):
                 weights = folded.of_loop(t)
                 qkv = _product(place_for(ATTENTION, t, layer).value, weights.w_qkv, folded.qkv_bias(t))
                 attended = attend(qkv, plan.rotation, keep=trace is not None, **self.heads)
-                between, normed = torch.empty_like(x), place_for(FEED_FORWARD, t, layer)
-                add_norm(x, _product(attended.mixed, weights.w_out), total=between, normed=normed)
-                z = _product(normed.value, weights.w_in, weights.b_in)
-                update = _product(activation_forward(z, plan.activation), weights.w_back, weights.b_back)
+                first, normed = _product(attended.mixed, weights.w_out), place_for(FEED_FORWARD, t, layer)
+                add_norm(x, first, normed=normed)
+                keep_z = trace is not None and x.shape[1] > NARROW
+                z = _product(normed.value, weights.w_in, weights.b_in) if keep_z else None
+                if z is None:
+                    active = _active_product(normed.value, weights.w_in, weights.b_in, plan.activation)
+                else:
+                    active = activation_forward(z, plan.activation)
+                second = _product(active, weights.w_back, weights.b_back)
                 # Of a short sequence, the backward pass makes it again.
                 made.append(_Made(qkv, None if attended.whole is None else attended, z))
                 after = (t, layer + 1) if layer < last_layer else (t + 1, 0)
                 follows = place_for(ATTENTION, *after) if after[0] in loops else None
                 inject = self.inject if layer == last_layer and t + 1 < plan.num_loops else None
                 state = torch.empty_like(x) if inject is not None and t in plan.read else None
-                x = torch.empty_like(x)
-                add_norm(between, update, state=state, inject=inject, total=x, normed=follows)
+                total = torch.empty_like(x)
+                add_norm(x, first, second, state=state, inject=inject, total=total, normed=follows)
+                x = total
                 state = x if state is None else state
             if trace is not None:
                 trace.made.append(made)
@@ -187,6 +197,8 @@ class _Pass:
         for layer in reversed(range(len(self.folded))):
             weights, norms, (qkv, attended, z) = self.folded[layer].of_loop(t), trace.norms[layer], made[layer]
             places = self.operands(gradients, t, layer)
+            if z is None:
+                z = _product(norms.of(FEED_FORWARD, t).value, weights.w_in, weights.b_in)
             torch.mm(places.grad_feed, weights.w_back, out=places.slope)
             activation_backward(z, places.slope, places.active, places.slope_sums, self.plan.activation)
             norm_backward(norms.of(FEED_FORWARD, t), places.slope @ weights.w_in, grad, rounded=places.grad_attention)
@@ -234,6 +246,7 @@ class _FusedLoops(torch.autograd.Function):
         for trace in _traces(ctx):
             for t in reversed(trace.loops):
                 run.backward(t, trace, grad, gradients, given.get(t - 1), grad_inject)
+            gradients.wait()  # the trace's memory will be used again
         inject = None if grad_inject is None else grad_inject.view(ctx.shape)
         return (None, grad.view(ctx.shape), inject, *gradients.finish())
 
@@ -263,3 +276,13 @@ def _of_layer(tables: Modulation, layer: int) -> Modulation:
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return x @ weight.T if bias is None else torch.addmm(bias, x, weight.T)
+
+
+def _active_product(x: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Tensor:
+    """The activation of a product, where possible in the product's own pass over memory.
+
+    The library's GELU is the one with a tanh: it differs from the exact one by less than bfloat16 rounds off.
+    """
+    if x.is_cuda and x.dtype == torch.bfloat16 and activation != "silu":
+        return torch._addmm_activation(bias, x, weight.T, use_gelu=activation == "gelu")
+    return activation_forward(_product(x, weight, bias), activation)

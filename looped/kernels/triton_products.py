@@ -9,7 +9,9 @@ One product P_t = dY_t^T X_t per loop serves all: with Y_t = X_t (gate_t W scale
 # pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
 # It takes a kernel for the Python function that it is written as.
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -47,17 +49,29 @@ class Operands(NamedTuple):
     def of_loop(self, place: int) -> "Operands":
         return Operands(*(each[place] for each in self))
 
+    def of_loops(self, count: int) -> "Operands":
+        return Operands(*(each[:count] for each in self))
+
 
 class _Group(NamedTuple):
     """Operands of the loops from `first` to `last`, which are filled from the last on."""
 
     first: int
     last: int
-    operands: Operands
+    memory: Operands
+    """for as many loops or more"""
+
+    @property
+    def operands(self) -> Operands:
+        return self.memory.of_loops(self.last - self.first + 1)
 
 
 class Gradients:
-    """Gathered loop by loop, from the last to the first. Modulation tables are (loop, layer, dim)."""
+    """Gathered loop by loop, from the last to the first. Modulation tables are (loop, layer, dim).
+
+    On a GPU the products run beside the backward pass of the next loops, whose kernels leave parts of it idle. Memory of
+    operands goes from one group to a later one, which waits until the former is multiplied.
+    """
 
     def __init__(
         self,
@@ -72,6 +86,9 @@ class Gradients:
         self.capacity = max(1, OPERAND_BYTES // per_loop)
         self.groups: list[list[_Group]] = [[] for _ in weights]
         """of each layer: those that are not multiplied yet"""
+        self.multiplied: list[tuple[Operands, torch.cuda.Event | None]] = []
+        """memory to be used again, the oldest first, and when"""
+        self.device = weights[0].w_in.device
         self.sums = [LayerWeights(*(torch.zeros_like(each, dtype=torch.float32) for each in one)) for one in weights]
         attention, feed = (
             Modulation(*(None if table is None else torch.zeros_like(table, dtype=torch.float32) for table in each))
@@ -83,7 +100,8 @@ class Gradients:
         """Where the operands of loop t go. No group reaches below the loop `first`."""
         groups = self.groups[layer]
         if not groups or t < groups[-1].first:
-            groups.append(self._empty(max(first, t - self.capacity + 1), t))
+            first = max(first, t - self.capacity + 1)
+            groups.append(_Group(first, t, self._memory(t - first + 1)))
         return groups[-1].operands.of_loop(t - groups[-1].first)
 
     def done(self, t: int, layer: int, normed: tuple[Tensor, Tensor], normed_from: int) -> None:
@@ -94,20 +112,33 @@ class Gradients:
         group = self.groups[layer][0]
         if t == group.first:
             part = slice(group.first - normed_from, group.last + 1 - normed_from)
-            self._multiply(group, layer, normed[0][part], normed[1][part])
+            with _beside(self.device) as ended:
+                self._multiply(group, layer, normed[0][part], normed[1][part])
+            self.multiplied.append((group.memory, ended))
             self.groups[layer].pop(0)
+
+    def wait(self) -> None:
+        """What the products read may be overwritten after this, and what they found be read."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).wait_stream(_side_stream(self.device))
 
     def finish(self) -> list[Tensor | None]:
         """The gradients of the tables and of the weights, in order."""
+        self.wait()
         attention, feed = self.tables
         return [*attention, *feed, *(tensor for one in self.sums for tensor in one)]
 
-    def _empty(self, first: int, last: int) -> _Group:
-        device, loops, dim, ff_dim = self.weights[0].w_in.device, last - first + 1, self.dim, self.ff_dim
-        widths = (3 * dim, dim, dim, ff_dim, ff_dim, dim)
-        room = [torch.empty(loops, self.tokens, width, dtype=self.dtype, device=device) for width in widths]
-        sums = torch.empty(loops, num_sums(self.tokens), ff_dim, dtype=torch.float32, device=device)
-        return _Group(first, last, Operands(*room, sums))
+    def _memory(self, loops: int) -> Operands:
+        for place, (memory, ended) in enumerate(self.multiplied):
+            if len(memory.mixed) >= loops:
+                del self.multiplied[place]
+                if ended is not None:
+                    ended.wait()
+                return memory
+        widths = (3 * self.dim, self.dim, self.dim, self.ff_dim, self.ff_dim, self.dim)
+        room = [torch.empty(loops, self.tokens, width, dtype=self.dtype, device=self.device) for width in widths]
+        sums = torch.empty(loops, num_sums(self.tokens), self.ff_dim, dtype=torch.float32, device=self.device)
+        return Operands(*room, sums)
 
     def _multiply(self, group: _Group, layer: int, normed_attention: Tensor, normed_feed: Tensor) -> None:
         made, weights, sums = group.operands, self.weights[layer], self.sums[layer]
@@ -134,6 +165,25 @@ class Gradients:
             _through_shift(qkv_sums, weights.w_qkv, sums.w_qkv, given[0].shift, found[0].shift)
         if given[1].shift is not None and found[1].shift is not None:
             _through_shift(slope_sums, weights.w_in, sums.w_in, given[1].shift, found[1].shift)
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+@contextmanager
+def _beside(device: torch.device) -> Iterator[torch.cuda.Event | None]:
+    """Work on a stream of its own, where there are streams, after all that was asked for so far; the event is when it
+    has ended."""
+    if device.type != "cuda":
+        yield None
+        return
+    side, ended = _side_stream(device), torch.cuda.Event()
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        yield ended
+        ended.record()
 
 
 def _through_shift(grad_sums: Tensor, weight: Tensor, total: Tensor, shift: Tensor, found: Tensor) -> None:

@@ -40,20 +40,22 @@ class Normed(NamedTuple):
 
 def add_norm(
     x: Tensor,
-    update: Tensor | None,
+    first: Tensor | None = None,
+    second: Tensor | None = None,
     *,
     state: Tensor | None = None,
     inject: Tensor | None = None,
     total: Tensor | None = None,
     normed: Normed | None = None,
 ) -> None:
-    """Write x + update to `state`, that plus inject to `total`, and that over its RMS to `normed`."""
+    """Write x + first + second to `state`, that plus inject to `total`, and that over its RMS to `normed`."""
     tokens, dim = x.shape
     rows, columns = _tile(dim)
     _add_norm[(triton.cdiv(tokens, rows),)](
-        x, *(x if each is None else each for each in (update, state, inject, total)), *(normed or (x, x)), tokens,
-        DIM=dim, ROWS=rows, COLUMNS=columns, UPDATE=update is not None, STATE=state is not None,
-        INJECT=inject is not None, TOTAL=total is not None, NORMED=normed is not None, num_warps=4,
+        x, *(x if each is None else each for each in (first, second, state, inject, total)), *(normed or (x, x)),
+        tokens, DIM=dim, ROWS=rows, COLUMNS=columns, FIRST=first is not None, SECOND=second is not None,
+        STATE=state is not None, INJECT=inject is not None, TOTAL=total is not None, NORMED=normed is not None,
+        num_warps=4,
     )  # fmt: skip
 
 
@@ -90,7 +92,7 @@ def activation_backward(z: Tensor, grad: Tensor, active: Tensor, sums: Tensor, a
     grid = num_sums(tokens), triton.cdiv(width, SUM_COLUMNS)
     _activation_backward[grid](
         z, grad, active, sums, tokens, WIDTH=width, KIND=activation, TILE=SUM_ROWS, ROWS=FLAT // SUM_COLUMNS,
-        COLUMNS=SUM_COLUMNS, num_warps=8,
+        COLUMNS=SUM_COLUMNS, num_warps=4,
     )  # fmt: skip
 
 
@@ -142,21 +144,23 @@ def rotate_heads(qkv: Tensor, rotation: Rotation, *, num_heads: int, seq_len: in
 
 @triton.jit
 def _add_norm(
-    x_ptr, update_ptr, state_ptr, inject_ptr, total_ptr, normed_ptr, inverse_ptr, num_tokens,
-    DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, UPDATE: tl.constexpr, STATE: tl.constexpr,
-    INJECT: tl.constexpr, TOTAL: tl.constexpr, NORMED: tl.constexpr,
+    x_ptr, first_ptr, second_ptr, state_ptr, inject_ptr, total_ptr, normed_ptr, inverse_ptr, num_tokens,
+    DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    STATE: tl.constexpr, INJECT: tl.constexpr, TOTAL: tl.constexpr, NORMED: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     there = (rows < num_tokens)[:, None] & (columns < DIM)[None, :]
     at = rows.to(tl.int64)[:, None] * DIM + columns[None, :]
     x = tl.load(x_ptr + at, mask=there, other=0.0)
-    if UPDATE:
-        x += tl.load(update_ptr + at, mask=there, other=0.0).to(tl.float32)
+    if FIRST:
+        x += tl.load(first_ptr + at, mask=there, other=0.0).to(tl.float32)
+    if SECOND:
+        x += tl.load(second_ptr + at, mask=there, other=0.0).to(tl.float32)
     if STATE:
         tl.store(state_ptr + at, x, mask=there)
     if INJECT:
-        x += tl.load(inject_ptr + at, mask=there, other=0.0)
+        x += tl.load(inject_ptr + at, mask=there, other=0.0).to(tl.float32)
     if TOTAL:
         tl.store(total_ptr + at, x, mask=there)
     if NORMED:

@@ -1,4 +1,4 @@
-"""All loops of a stack on the fused kernels, where these cover what it does."""
+"""All loops of a stack on the fused kernels, where these cover what it does; without gradients, in one launch."""
 
 import os
 from collections.abc import Sequence
@@ -9,9 +9,12 @@ from torch import Tensor
 
 from looped.config import ModelConfig
 from looped.kernels import LayerWeights, Modulation, Rotation
+from looped.kernels.graphs import Replayed
 from looped.models.stack import LoopStack
 
 OLDEST_CARD = (8, 0)
+MOST_GRAPHS = 8
+"""that one model's answers are replayed from: each holds memory"""
 
 
 def why_not_fused(config: ModelConfig, device: torch.device) -> str | None:
@@ -39,10 +42,29 @@ class FusedLoops:
 
     def __init__(self, stack: LoopStack) -> None:
         self.stack = stack
+        self._replayed: Replayed[tuple[Tensor]] | None = None
 
-    def __call__(self, embeddings: Tensor, num_loops: int, read: Sequence[int], first_with_grad: int) -> list[Tensor]:
+    def __call__(
+        self, embeddings: Tensor, num_loops: int, read: Sequence[int], first_with_grad: int
+    ) -> tuple[Tensor, ...]:
+        if torch.is_grad_enabled() or not embeddings.is_cuda or torch.cuda.is_current_stream_capturing():
+            return self._launched((embeddings,), num_loops, tuple(read), first_with_grad)
+        if self._replayed is None:
+            self._replayed = Replayed(self._launched, most=MOST_GRAPHS)
+        # A graph knows the weights by where they are.
+        places = tuple(parameter.data_ptr() for parameter in self.stack.parameters())
+        return self._replayed((embeddings,), num_loops, tuple(read), 0, also=places)
+
+    def _launched(
+        self,
+        given: tuple[Tensor],
+        num_loops: int,
+        read: tuple[int, ...],
+        first_with_grad: int,
+    ) -> tuple[Tensor, ...]:
         from looped.kernels.triton_loops import LoopPlan, fused_loops
 
+        (embeddings,) = given
         stack, config = self.stack, self.stack.config
         inject = embeddings if config.injection == "add" else None
         tables = stack.modulation(num_loops, embeddings.device)
@@ -50,7 +72,7 @@ class FusedLoops:
         angles = stack.rotation(embeddings.shape[1], embeddings.device)
         rotation = None if angles is None else Rotation(*(each.to(stack.compute_dtype) for each in angles))
 
-        def run(x: Tensor, first: int, wanted: Sequence[int]) -> list[Tensor]:
+        def run(x: Tensor, first: int, wanted: Sequence[int]) -> tuple[Tensor, ...]:
             last = wanted[-1] + 1
             plan = LoopPlan(
                 num_loops=last - first,
@@ -65,14 +87,14 @@ class FusedLoops:
             attention, feed_forward = (
                 Modulation(*(None if table is None else table[first:last] for table in each)) for each in tables
             )
-            return list(fused_loops(plan, x, inject, attention, feed_forward, layers))
+            return fused_loops(plan, x, inject, attention, feed_forward, layers)
 
         if first_with_grad == 0:
             return run(embeddings, 0, read)
         with torch.no_grad():
             early = [t for t in read if t < first_with_grad]
             *states, state = run(embeddings, 0, sorted({*early, first_with_grad - 1}))
-            states = [*states, state] if first_with_grad - 1 in early else states
+            states = (*states, state) if first_with_grad - 1 in early else tuple(states)
         late = [t for t in read if t >= first_with_grad]
         # What is injected into the first loop with a gradient has one too.
         state = state if inject is None else state + inject

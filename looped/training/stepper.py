@@ -5,8 +5,9 @@ from torch import Tensor
 
 from looped.config import TrainConfig
 from looped.errors import InputError
+from looped.kernels.graphs import Replayed
 from looped.models import LoopModel
-from looped.training.engine import CapturedSteps, Step, set_engine
+from looped.training.engine import set_engine
 from looped.training.objective import LARGE_VOCABULARY, TensorBatch, loss_and_answers, objective
 from looped.training.optim import Average, Optimizer
 
@@ -21,7 +22,7 @@ class Stepper:
         self.engine = set_engine(model, config.engine, device)
         model.stack.remat = config.remat
         captured = device.type == "cuda" and self.engine != "eager"
-        self._step: Step = CapturedSteps(self._plain) if captured else self._plain
+        self._step = Replayed(self._plain) if captured else self._plain
         # Where many loops are supervised, their read-outs take as long as half of the loops, unless they are compiled.
         compiled = captured and model.spec.output_size < LARGE_VOCABULARY
         self._read = torch.compile(loss_and_answers, dynamic=False) if compiled else loss_and_answers
@@ -32,7 +33,7 @@ class Stepper:
         if self.average is not None:
             self.average.set_step(step)
         try:
-            return self._step(batch, num_loops)
+            (seen,) = self._step(batch, num_loops)
         except torch.OutOfMemoryError:
             train = self.config
             raise InputError(
@@ -40,6 +41,8 @@ class Stepper:
                 f"larger train.accumulation (now {train.accumulation}) or train.remat (now {train.remat}; 1 keeps one "
                 "state per loop)"
             ) from None
+
+        return seen
 
     def state(self) -> dict[str, Tensor]:
         """All tensors that a resumed run needs, by kind and name."""
@@ -49,14 +52,14 @@ class Stepper:
             tensors |= {f"average/{name}": value for name, value in self.average.values.items()}
         return tensors
 
-    def _plain(self, batch: TensorBatch, num_loops: int) -> Tensor:
+    def _plain(self, batch: TensorBatch, num_loops: int) -> tuple[Tensor]:
         seen = self.gradients(batch, num_loops)
         limit = float("inf") if self.config.clip_norm is None else self.config.clip_norm
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
-        return torch.cat((seen, norm.double()[None]))
+        return (torch.cat((seen, norm.double()[None])),)
 
     def gradients(self, batch: TensorBatch, num_loops: int) -> Tensor:
         """Fill the parameters' gradients, a piece of the batch at a time; returns loss and share right."""

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from looped.config import ModelConfig, RunConfig, TrainConfig
+from looped.kernels.graphs import PLAIN_CALLS, Replayed
 from looped.models import build_model
 from looped.tasks import Spec
 from looped.training import objective as objectives
 from looped.training.data import batch_at
-from looped.training.engine import PLAIN_STEPS, CapturedSteps, set_engine
+from looped.training.engine import set_engine
 from looped.training.objective import TensorBatch, to_device
 from looped.training.schedules import loops_at
 from looped.training.stepper import Stepper
@@ -78,13 +79,13 @@ def on_card(model, engine, **train) -> RunConfig:
 def assert_captured(trainer: Trainer) -> None:
     """Every kind of step that came often enough was replayed from a graph."""
     steps, config = trainer.stepper._step, trainer.config
-    assert isinstance(steps, CapturedSteps)
+    assert isinstance(steps, Replayed)
     assert steps.usable
     kinds = [
         (loops_at(step, config), tuple(batch_at(step, config).inputs.shape)) for step in range(config.train.num_steps)
     ]
-    often = {kind for kind in kinds if kinds.count(kind) > PLAIN_STEPS}
-    assert {(loops, tuple(shape)) for loops, shape in steps.captured} == often
+    often = {kind for kind in kinds if kinds.count(kind) > PLAIN_CALLS}
+    assert {(loops, tuple(shapes[0])) for shapes, (loops,), _ in steps.captured} == often
 
 
 def assert_alike(weights, seen, true_weights, true_seen) -> None:
@@ -143,13 +144,13 @@ def test_the_rate_of_a_replayed_step_is_the_schedules(tmp_path):
     config = on_card({}, "fused", num_steps=5, weight_decay=0.0)
     trainer = Trainer(config, tmp_path / "run", quiet=True)
     batch = to_device(batch_at(0, config), CUDA)
-    for step in range(PLAIN_STEPS + 1):
+    for step in range(PLAIN_CALLS + 1):
         trainer.stepper(step, batch, 3, 1.0)
     assert trainer.stepper._step.captured
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
-    trainer.stepper(PLAIN_STEPS + 1, batch, 3, 0.0)
+    trainer.stepper(PLAIN_CALLS + 1, batch, 3, 0.0)
     assert all(torch.equal(*pair) for pair in zip(before, trainer.model.parameters(), strict=True))
-    trainer.stepper(PLAIN_STEPS + 2, batch, 3, 1.0)
+    trainer.stepper(PLAIN_CALLS + 2, batch, 3, 1.0)
     assert not all(torch.equal(*pair) for pair in zip(before, trainer.model.parameters(), strict=True))
 
 
@@ -304,3 +305,39 @@ def test_captured_steps_of_a_language_model(engine):
     assert len(stepper._step.captured) == 1
     (plain_seen, plain), (seen, weights) = found
     assert_alike(weights, seen, plain, plain_seen)
+
+
+# ------------------------------------------------------------------ answers
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_answers_are_replayed_and_follow_the_weights(precision):
+    """In one launch from the third time on; also after the weights have changed in place, or have moved."""
+    spec = Spec("tokens", 11, 7, 33)
+    config = ModelConfig(
+        block="modulated", dim=64, num_heads=2, num_loops=5, injection="add", positions="rotary",
+        modulation_start="random", precision=precision,
+    )  # fmt: skip
+    plain, fast = (build_model(config, spec).to(CUDA) for _ in range(2))
+    set_engine(fast, "fused", CUDA)
+    generator = torch.Generator().manual_seed(3)
+
+    def assert_same() -> None:
+        inputs = torch.randint(11, (9, 33), generator=generator).to(CUDA)
+        with torch.no_grad():
+            wanted, found = (model(inputs, 5, [2, 5]) for model in (plain, fast))
+        assert error(found, wanted.double()) < (1e-4 if precision == "float32" else 2e-2)
+
+    for _ in range(PLAIN_CALLS + 2):
+        assert_same()
+    assert len(fast.stack.all_loops._replayed.captured) == 1
+    for model in (plain, fast):
+        with torch.no_grad():
+            for place, parameter in enumerate(model.parameters()):
+                parameter.mul_(1 + 0.1 * (-1) ** place)
+    assert_same()
+    for parameter in fast.parameters():
+        parameter.data = parameter.data.clone()
+    for _ in range(PLAIN_CALLS + 2):
+        assert_same()
+    assert len(fast.stack.all_loops._replayed.captured) == 2

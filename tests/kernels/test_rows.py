@@ -45,13 +45,15 @@ def untouched(*guards):
 @pytest.mark.parametrize(("tokens", "dim"), SIZES)
 def test_add_norm_writes_state_total_and_norm(tokens, dim, dtype):
     draw = Draw()
-    x, update, inject = draw(tokens, dim, std=3), draw(tokens, dim, dtype=dtype), draw(tokens, dim)
+    x = draw(tokens, dim, std=3)
+    first, second, inject = (draw(tokens, dim, dtype=dtype) for _ in range(3))
     (state, total, value), guards = zip(
         *(guarded(tokens, dim, kind) for kind in (x.dtype, x.dtype, dtype)), strict=True
     )
     inverse, guard = guarded(tokens, 1, torch.float32)
-    rows.add_norm(x, update, state=state, inject=inject, total=total, normed=rows.Normed(value, inverse[:, 0]))
-    wanted = x.double() + update.double()
+    normed = rows.Normed(value, inverse[:, 0])
+    rows.add_norm(x, first, second, state=state, inject=inject, total=total, normed=normed)
+    wanted = x.double() + first.double() + second.double()
     assert_near(state, wanted, 1e-6)
     wanted = wanted + inject.double()
     assert_near(total, wanted, 1e-6)
@@ -60,35 +62,35 @@ def test_add_norm_writes_state_total_and_norm(tokens, dim, dtype):
     assert untouched(*guards, guard)
 
 
-@pytest.mark.parametrize("given", list(itertools.product([False, True], repeat=5)))
+@pytest.mark.parametrize("given", list(itertools.product([False, True], repeat=6)))
 def test_add_norm_leaves_out_what_is_not_asked_for(given):
-    """All 32 ways to call it: what is not there is not added, and what is not asked for does not change the rest."""
+    """All 64 ways to call it: what is not there is not added, and what is not asked for does not change the rest."""
     draw = Draw()
-    names = ("update", "state", "inject", "total", "normed")
-    x, update, inject = (draw(5, 48) for _ in range(3))
+    names = ("first", "second", "state", "inject", "total", "normed")
+    x, first, second, inject = (draw(5, 48) for _ in range(4))
     kept = x.clone()
     memory = {name: torch.empty(5, 48, device=DEVICE) for name in ("state", "total")}
     normed = rows.Normed(torch.empty(5, 48, device=DEVICE), torch.empty(5, device=DEVICE))
-    everything = {"update": update, "inject": inject, "normed": normed, **memory}
+    everything = {"first": first, "second": second, "inject": inject, "normed": normed, **memory}
     wished = {name: everything[name] if wish else None for name, wish in zip(names, given, strict=True)}
-    rows.add_norm(x, wished.pop("update"), **wished)
-    wanted = x.double() + (update.double() if given[0] else 0)
-    if given[1]:
+    rows.add_norm(x, **wished)
+    wanted = x.double() + (first.double() if given[0] else 0) + (second.double() if given[1] else 0)
+    if given[2]:
         assert_near(memory["state"], wanted, 1e-6)
-    wanted = wanted + (inject.double() if given[2] else 0)
-    if given[3]:
-        assert_near(memory["total"], wanted, 1e-6)
+    wanted = wanted + (inject.double() if given[3] else 0)
     if given[4]:
+        assert_near(memory["total"], wanted, 1e-6)
+    if given[5]:
         assert_near(normed.value, reference.rms_normalise(wanted), 1e-5)
     assert torch.equal(x, kept)
-    for name, wish in zip(("state", "total"), (given[1], given[3]), strict=True):
+    for name, wish in zip(("state", "total"), (given[2], given[4]), strict=True):
         assert wish or memory[name].isnan().all()
 
 
 def test_the_norm_of_nothing_is_nothing():
     x = torch.zeros(3, 48, device=DEVICE)
     normed = rows.Normed(torch.empty_like(x), torch.empty(3, device=DEVICE))
-    rows.add_norm(x, None, normed=normed)
+    rows.add_norm(x, normed=normed)
     assert torch.equal(normed.value, x)
     assert normed.inverse.isfinite().all()
 

@@ -1,0 +1,83 @@
+"""Functions of tensors, replayed from CUDA graphs.
+
+At r = 100 it is the launching of thousands of small kernels, one by one from Python, that would take the time: a graph
+launches them all at once.
+"""
+
+import sys
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+Tensors = TypeVar("Tensors", bound=tuple[Tensor, ...])
+
+PLAIN_CALLS = 2
+
+
+class _Captured(NamedTuple):
+    graph: torch.cuda.CUDAGraph
+    given: tuple[Tensor, ...]
+    """the memory that the graph reads its tensors from"""
+    found: tuple[Tensor, ...]
+
+
+class Replayed(Generic[Tensors]):
+    """`function(tensors, *arguments)`, captured once per shapes of the tensors, arguments and whatever `also` names.
+
+    The first calls of a kind run plainly: they compile, and let libraries and optimizers set up what a capture may not.
+    So do all calls of a kind for which there is no room among `most`.
+    """
+
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], most: int | None = None) -> None:
+        self.function, self.most = function, most
+        self.plain_calls: dict[Hashable, int] = {}
+        self.captured: dict[Hashable, _Captured] = {}
+        self.usable = True
+        # Graphs run one after the other and leave nothing behind in their memory, so they can share it.
+        self._pool = torch.cuda.graph_pool_handle()
+        self._side = torch.cuda.Stream()
+
+    def __call__(self, tensors: Tensors, *arguments: Hashable, also: Hashable = None) -> tuple[Tensor, ...]:
+        key = tuple(tensor.shape for tensor in tensors), arguments, also
+        calls = self.plain_calls.get(key, 0)
+        room = self.most is None or len(self.captured) < self.most
+        if not self.usable or calls < PLAIN_CALLS or not (room or key in self.captured):
+            self.plain_calls[key] = calls + 1
+            return self._aside(tensors, arguments)
+        if key not in self.captured:
+            try:
+                self.captured[key] = self._capture(tensors, arguments)
+            except RuntimeError as error:
+                if isinstance(error, torch.OutOfMemoryError):
+                    raise
+                self.usable = False
+                print(f"looped: no CUDA graph, kernels are launched one by one ({error})", file=sys.stderr)
+                return self.function(tensors, *arguments)
+        captured = self.captured[key]
+        for memory, tensor in zip(captured.given, tensors, strict=True):
+            memory.copy_(tensor, non_blocking=True)
+        captured.graph.replay()
+        return tuple(tensor.clone() for tensor in captured.found)
+
+    def _aside(self, tensors: Tensors, arguments: tuple[Any, ...]) -> tuple[Tensor, ...]:
+        """Call on a stream of its own, as a capture will."""
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            found = self.function(tensors, *arguments)
+        torch.cuda.current_stream().wait_stream(self._side)
+        return found
+
+    def _capture(self, tensors: Tensors, arguments: tuple[Any, ...]) -> _Captured:
+        given = _like(tensors, (tensor.clone() for tensor in tensors))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            found = self.function(given, *arguments)
+        return _Captured(graph, given, found)
+
+
+def _like(tensors: Tensors, others: Any) -> Tensors:
+    """A tuple of the same kind, named or not."""
+    make = getattr(type(tensors), "_make", tuple)
+    return make(others)
