@@ -70,14 +70,9 @@ class Replayed(Generic[Tensors]):
         return found
 
     def _capture(self, tensors: Tensors, arguments: tuple[Any, ...]) -> _Captured:
-        given = _like(tensors, (tensor.clone() for tensor in tensors))
+        make: Any = getattr(type(tensors), "_make", tuple)  # a named tuple stays one
+        given: Tensors = make(tensor.clone() for tensor in tensors)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             found = self.function(given, *arguments)
         return _Captured(graph, given, found)
-
-
-def _like(tensors: Tensors, others: Any) -> Tensors:
-    """A tuple of the same kind, named or not."""
-    make = getattr(type(tensors), "_make", tuple)
-    return make(others)

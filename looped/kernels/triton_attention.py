@@ -3,7 +3,7 @@
 Longer sequences take PyTorch's own attention, which works through the keys in blocks.
 """
 
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
 # It takes a kernel for the Python function that it is written as.
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ LONGEST = 128
 HALVES = (16, 32)
 """of a head's channels: a product needs 16, and larger heads would not fit beside the scores"""
 WARPS = 8
-"""of a program; on an H200, 4 or 16, fewer registers, several heads, and a block of queries at a time were all slower"""
+"""of a program; on an H200, 4 or 16, fewer registers, several heads, and blocks of queries were all slower"""
 BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """for long sequences, the fastest on an H200 first"""
 
@@ -92,11 +92,14 @@ def _rows(seq_len: int) -> int:
 
 
 @triton.jit
-def _load_half(at, inside, cos, sin, HALF: tl.constexpr, ROTARY: tl.constexpr):
+def _load_half(at, inside, cos, sin, HALF: tl.constexpr, ROTARY: tl.constexpr, PRECISION: tl.constexpr):
     """The two halves of a head's channels, turned by their positions' angles."""
     left = tl.load(at, mask=inside, other=0.0)
     right = tl.load(at + HALF, mask=inside, other=0.0)
     if ROTARY:
+        if PRECISION == "widened":
+            cos = cos.to(tl.float32)
+            sin = sin.to(tl.float32)
         turned = (left * cos - right * sin).to(left.dtype)
         right = (left * sin + right * cos).to(right.dtype)
         left = turned
@@ -107,6 +110,8 @@ def _load_half(at, inside, cos, sin, HALF: tl.constexpr, ROTARY: tl.constexpr):
 def _store_half(at, left, right, inside, cos, sin, HALF: tl.constexpr, ROTARY: tl.constexpr):
     """The gradient before the turn, from that after it."""
     if ROTARY:
+        cos = cos.to(tl.float32)
+        sin = sin.to(tl.float32)
         left, right = left * cos + right * sin, right * cos - left * sin
     tl.store(at, left.to(at.dtype.element_ty), mask=inside)
     tl.store(at + HALF, right.to(at.dtype.element_ty), mask=inside)
@@ -118,8 +123,8 @@ def _angles(cos_ptr, sin_ptr, places, halves, inside, ROTARY: tl.constexpr):
     sin = tl.full((1, 1), 0.0, tl.float32)
     if ROTARY:
         at = places[:, None] * halves.shape[0] + halves[None, :]
-        cos = tl.load(cos_ptr + at, mask=inside, other=1.0).to(tl.float32)
-        sin = tl.load(sin_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        cos = tl.load(cos_ptr + at, mask=inside, other=1.0)
+        sin = tl.load(sin_ptr + at, mask=inside, other=0.0)
     return cos, sin
 
 
@@ -134,9 +139,10 @@ def _weights(
     seen = (places < seq_len)[None, :]
     if CAUSAL:
         seen = seen & (places[None, :] <= places[:, None])
-    scores = tl.where(seen, scores * softmax_scale, float("-inf"))
-    weights = tl.exp(scores - tl.max(scores, axis=1)[:, None])
-    return weights / tl.sum(weights, axis=1)[:, None]
+    scores = tl.where(seen, scores, float("-inf"))
+    scale = softmax_scale * 1.4426950408889634  # log2(e)
+    weights = tl.exp2(scores * scale - (tl.max(scores, axis=1) * scale)[:, None])
+    return weights * tl.fdiv(1.0, tl.sum(weights, axis=1))[:, None]
 
 
 @triton.jit
@@ -153,8 +159,8 @@ def _attend(
     first = tl.program_id(1) * 2 * HALF
     at = qkv_ptr + tokens * (3 * DIM) + first
     cos, sin = _angles(cos_ptr, sin_ptr, places, halves, inside, ROTARY)
-    query_left, query_right = _load_half(at + halves[None, :], inside, cos, sin, HALF, ROTARY)
-    key_left, key_right = _load_half(at + DIM + halves[None, :], inside, cos, sin, HALF, ROTARY)
+    query_left, query_right = _load_half(at + halves[None, :], inside, cos, sin, HALF, ROTARY, PRECISION)
+    key_left, key_right = _load_half(at + DIM + halves[None, :], inside, cos, sin, HALF, ROTARY, PRECISION)
     value = tl.load(at + 2 * DIM + channels[None, :], mask=inside, other=0.0)
     weights = _weights(query_left, query_right, key_left, key_right, places, seq_len, softmax_scale, CAUSAL, PRECISION)
     mixed = dot(weights.to(value.dtype), value, None, PRECISION)
@@ -178,8 +184,8 @@ def _attend_backward(
     for head in tl.range(tl.program_id(1), tl.program_id(1) + 1, num_stages=2):
         at = tokens * (3 * DIM) + head * 2 * HALF
         at_mixed = tokens * DIM + head * 2 * HALF + channels[None, :]
-        query = _load_half(qkv_ptr + at + halves[None, :], inside, cos, sin, HALF, ROTARY)
-        key = _load_half(qkv_ptr + at + DIM + halves[None, :], inside, cos, sin, HALF, ROTARY)
+        query = _load_half(qkv_ptr + at + halves[None, :], inside, cos, sin, HALF, ROTARY, PRECISION)
+        key = _load_half(qkv_ptr + at + DIM + halves[None, :], inside, cos, sin, HALF, ROTARY, PRECISION)
         value = tl.load(qkv_ptr + at + 2 * DIM + channels[None, :], mask=inside, other=0.0)
         grad = tl.load(grad_ptr + at_mixed, mask=inside, other=0.0)
         weights = _weights(query[0], query[1], key[0], key[1], places, seq_len, softmax_scale, CAUSAL, PRECISION)

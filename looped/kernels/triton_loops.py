@@ -284,5 +284,5 @@ def _active_product(x: Tensor, weight: Tensor, bias: Tensor, activation: Activat
     The library's GELU is the one with a tanh: it differs from the exact one by less than bfloat16 rounds off.
     """
     if x.is_cuda and x.dtype == torch.bfloat16 and activation != "silu":
-        return torch._addmm_activation(bias, x, weight.T, use_gelu=activation == "gelu")
+        return torch.ops.aten._addmm_activation(bias, x, weight.T, use_gelu=activation == "gelu")
     return activation_forward(_product(x, weight, bias), activation)

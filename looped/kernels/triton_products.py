@@ -69,8 +69,8 @@ class _Group(NamedTuple):
 class Gradients:
     """Gathered loop by loop, from the last to the first. Modulation tables are (loop, layer, dim).
 
-    On a GPU the products run beside the backward pass of the next loops, whose kernels leave parts of it idle. Memory of
-    operands goes from one group to a later one, which waits until the former is multiplied.
+    On a GPU the products run beside the backward pass of the next loops, whose kernels leave parts of it idle. The
+    operands' memory goes from one group to a later one, which waits until the former is multiplied.
     """
 
     def __init__(
