@@ -6,6 +6,7 @@ Longer sequences take PyTorch's own attention, which works through the keys in b
 # pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
 # It takes a kernel for the Python function that it is written as.
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -20,8 +21,8 @@ from looped.kernels.triton_common import dot, precision_of
 from looped.kernels.triton_rows import gather_heads, rotate_heads
 
 LONGEST = 128
-HALVES = (16, 32)
-"""of a head's channels: a product needs 16, and larger heads would not fit beside the scores"""
+SIZES = (16, 32, 64)
+"""of a head: a product needs 16, and larger heads would not fit beside the scores"""
 WARPS = 8
 """of a program; on an H200, 4 or 16, fewer registers, several heads, and blocks of queries were all slower"""
 BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -36,18 +37,26 @@ class Attended(NamedTuple):
     whole: Tensor | None = None
 
 
+def paired(dim: int, num_heads: int, device: torch.device) -> Tensor:
+    """The order of (3 * dim) channels in which those that a rotation turns together, a half of a head apart by its
+    definition, are neighbours: so they come into one thread's registers."""
+    half = dim // num_heads // 2
+    pairs = torch.arange(2 * dim, device=device).view(2 * num_heads, 2, half).transpose(1, 2).flatten()
+    return torch.cat((pairs, torch.arange(2 * dim, 3 * dim, device=device)))
+
+
 def attend(
     qkv: Tensor, rotation: Rotation | None, *, num_heads: int, seq_len: int, causal: bool, keep: bool
 ) -> Attended:
-    """What the heads attend to. Queries and keys of long sequences are rotated in place; with `keep`, what their
-    backward pass needs is kept."""
+    """What the heads attend to. With a rotation, the channels are `paired`. Queries and keys of long sequences are
+    rotated in place; with `keep`, what their backward pass needs is kept."""
     tokens, dim = len(qkv), qkv.shape[1] // 3
     size = dim // num_heads
-    if _fits(num_heads, seq_len, dim):
+    if _fits(qkv, num_heads, seq_len):
         mixed = qkv.new_empty(tokens, dim)
         _attend[(tokens // seq_len, num_heads)](
             qkv, mixed, *((qkv, qkv) if rotation is None else rotation), seq_len, size**-0.5,
-            DIM=dim, HALF=size // 2, ROWS=_rows(seq_len), CAUSAL=causal, ROTARY=rotation is not None,
+            DIM=dim, SIZE=size, ROWS=_rows(seq_len), CAUSAL=causal, ROTARY=rotation is not None,
             PRECISION=precision_of(qkv), num_warps=WARPS, num_stages=1,
         )  # fmt: skip
         return Attended(mixed)
@@ -72,7 +81,7 @@ def attend_backward(
     if attended is None or attended.whole is None:
         _attend_backward[(tokens // seq_len, num_heads)](
             qkv, grad, out, mixed, *((qkv, qkv) if rotation is None else rotation), seq_len, size**-0.5,
-            DIM=dim, HALF=size // 2, ROWS=_rows(seq_len), CAUSAL=causal, ROTARY=rotation is not None,
+            DIM=dim, SIZE=size, ROWS=_rows(seq_len), CAUSAL=causal, ROTARY=rotation is not None,
             PRECISION=precision_of(qkv), num_warps=WARPS, num_stages=1,
         )  # fmt: skip
         return
@@ -82,9 +91,19 @@ def attend_backward(
     gather_heads(parts, rotation, num_heads=num_heads, seq_len=seq_len, out=out)
 
 
-def _fits(num_heads: int, seq_len: int, dim: int) -> bool:
-    half = dim // num_heads // 2
-    return seq_len <= LONGEST and half in HALVES
+def _fits(qkv: Tensor, num_heads: int, seq_len: int) -> bool:
+    size, rows = qkv.shape[1] // 3 // num_heads, _rows(seq_len)
+    # Of the backward pass: queries, keys, values, gradients and what is on its way, and the weights.
+    needed = (8 * rows * size + rows * rows) * qkv.element_size()
+    return seq_len <= LONGEST and size in SIZES and needed <= _shared_memory(qkv.device)
+
+
+@cache
+def _shared_memory(device: torch.device) -> float:
+    """Bytes that one program can have."""
+    if device.type != "cuda":
+        return float("inf")
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
 
 
 def _rows(seq_len: int) -> int:
@@ -92,50 +111,45 @@ def _rows(seq_len: int) -> int:
 
 
 @triton.jit
-def _load_half(at, inside, cos, sin, HALF: tl.constexpr, ROTARY: tl.constexpr, PRECISION: tl.constexpr):
-    """The two halves of a head's channels, turned by their positions' angles."""
-    left = tl.load(at, mask=inside, other=0.0)
-    right = tl.load(at + HALF, mask=inside, other=0.0)
+def _load_turned(at, inside, cos, sin, ROTARY: tl.constexpr, PRECISION: tl.constexpr):
+    """A head's channels, pairs of them turned by their positions' angles."""
+    x = tl.load(at, mask=inside, other=0.0)
     if ROTARY:
+        left, right = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
         if PRECISION == "widened":
             cos = cos.to(tl.float32)
             sin = sin.to(tl.float32)
-        turned = (left * cos - right * sin).to(left.dtype)
-        right = (left * sin + right * cos).to(right.dtype)
-        left = turned
-    return left, right
+        turned = tl.join((left * cos - right * sin).to(x.dtype), (left * sin + right * cos).to(x.dtype))
+        x = tl.reshape(turned, x.shape)
+    return x
 
 
 @triton.jit
-def _store_half(at, left, right, inside, cos, sin, HALF: tl.constexpr, ROTARY: tl.constexpr):
+def _store_unturned(at, grad, inside, cos, sin, ROTARY: tl.constexpr):
     """The gradient before the turn, from that after it."""
     if ROTARY:
+        left, right = tl.split(tl.reshape(grad, (grad.shape[0], grad.shape[1] // 2, 2)))
         cos = cos.to(tl.float32)
         sin = sin.to(tl.float32)
-        left, right = left * cos + right * sin, right * cos - left * sin
-    tl.store(at, left.to(at.dtype.element_ty), mask=inside)
-    tl.store(at + HALF, right.to(at.dtype.element_ty), mask=inside)
+        grad = tl.reshape(tl.join(left * cos + right * sin, right * cos - left * sin), grad.shape)
+    tl.store(at, grad.to(at.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _angles(cos_ptr, sin_ptr, places, halves, inside, ROTARY: tl.constexpr):
+def _angles(cos_ptr, sin_ptr, places, inside, HALF: tl.constexpr, ROTARY: tl.constexpr):
     cos = tl.full((1, 1), 1.0, tl.float32)
     sin = tl.full((1, 1), 0.0, tl.float32)
     if ROTARY:
-        at = places[:, None] * halves.shape[0] + halves[None, :]
+        at = places[:, None] * HALF + tl.arange(0, HALF)[None, :]
         cos = tl.load(cos_ptr + at, mask=inside, other=1.0)
         sin = tl.load(sin_ptr + at, mask=inside, other=0.0)
     return cos, sin
 
 
 @triton.jit
-def _weights(
-    query_left, query_right, key_left, key_right, places, seq_len, softmax_scale,
-    CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+def _weights(query, key, places, seq_len, softmax_scale, CAUSAL: tl.constexpr, PRECISION: tl.constexpr):
     """Softmax over the keys that are there."""
-    scores = dot(query_left, tl.trans(key_left), None, PRECISION)
-    scores = dot(query_right, tl.trans(key_right), scores, PRECISION)
+    scores = dot(query, tl.trans(key), None, PRECISION)
     seen = (places < seq_len)[None, :]
     if CAUSAL:
         seen = seen & (places[None, :] <= places[:, None])
@@ -148,60 +162,52 @@ def _weights(
 @triton.jit
 def _attend(
     qkv_ptr, out_ptr, cos_ptr, sin_ptr, seq_len, softmax_scale,
-    DIM: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr, ROTARY: tl.constexpr,
+    DIM: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr, ROTARY: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     places = tl.arange(0, ROWS)
-    halves = tl.arange(0, HALF)
-    channels = tl.arange(0, 2 * HALF)
     inside = (places < seq_len)[:, None]
     tokens = (tl.program_id(0).to(tl.int64) * seq_len + places)[:, None]
-    first = tl.program_id(1) * 2 * HALF
-    at = qkv_ptr + tokens * (3 * DIM) + first
-    cos, sin = _angles(cos_ptr, sin_ptr, places, halves, inside, ROTARY)
-    query_left, query_right = _load_half(at + halves[None, :], inside, cos, sin, HALF, ROTARY, PRECISION)
-    key_left, key_right = _load_half(at + DIM + halves[None, :], inside, cos, sin, HALF, ROTARY, PRECISION)
-    value = tl.load(at + 2 * DIM + channels[None, :], mask=inside, other=0.0)
-    weights = _weights(query_left, query_right, key_left, key_right, places, seq_len, softmax_scale, CAUSAL, PRECISION)
+    channels = (tl.program_id(1) * SIZE + tl.arange(0, SIZE))[None, :]
+    cos, sin = _angles(cos_ptr, sin_ptr, places, inside, SIZE // 2, ROTARY)
+    at = qkv_ptr + tokens * (3 * DIM) + channels
+    query = _load_turned(at, inside, cos, sin, ROTARY, PRECISION)
+    key = _load_turned(at + DIM, inside, cos, sin, ROTARY, PRECISION)
+    value = tl.load(at + 2 * DIM, mask=inside, other=0.0)
+    weights = _weights(query, key, places, seq_len, softmax_scale, CAUSAL, PRECISION)
     mixed = dot(weights.to(value.dtype), value, None, PRECISION)
-    tl.store(out_ptr + tokens * DIM + first + channels[None, :], mixed.to(value.dtype), mask=inside)
+    tl.store(out_ptr + tokens * DIM + channels, mixed.to(value.dtype), mask=inside)
 
 
 @triton.jit
 def _attend_backward(
     qkv_ptr, grad_ptr, out_ptr, mixed_ptr, cos_ptr, sin_ptr, seq_len, softmax_scale,
-    DIM: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr, ROTARY: tl.constexpr,
+    DIM: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr, ROTARY: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     places = tl.arange(0, ROWS)
-    halves = tl.arange(0, HALF)
-    channels = tl.arange(0, 2 * HALF)
     inside = (places < seq_len)[:, None]
     tokens = (tl.program_id(0).to(tl.int64) * seq_len + places)[:, None]
     dtype = qkv_ptr.dtype.element_ty
-    cos, sin = _angles(cos_ptr, sin_ptr, places, halves, inside, ROTARY)
+    cos, sin = _angles(cos_ptr, sin_ptr, places, inside, SIZE // 2, ROTARY)
     # One head: a loop's loads go past the registers, of which there are too few (an eighth faster on an H200).
     for head in tl.range(tl.program_id(1), tl.program_id(1) + 1, num_stages=2):
-        at = tokens * (3 * DIM) + head * 2 * HALF
-        at_mixed = tokens * DIM + head * 2 * HALF + channels[None, :]
-        query = _load_half(qkv_ptr + at + halves[None, :], inside, cos, sin, HALF, ROTARY, PRECISION)
-        key = _load_half(qkv_ptr + at + DIM + halves[None, :], inside, cos, sin, HALF, ROTARY, PRECISION)
-        value = tl.load(qkv_ptr + at + 2 * DIM + channels[None, :], mask=inside, other=0.0)
+        channels = (head * SIZE + tl.arange(0, SIZE))[None, :]
+        at, at_mixed = tokens * (3 * DIM) + channels, tokens * DIM + channels
+        query = _load_turned(qkv_ptr + at, inside, cos, sin, ROTARY, PRECISION)
+        key = _load_turned(qkv_ptr + at + DIM, inside, cos, sin, ROTARY, PRECISION)
+        value = tl.load(qkv_ptr + at + 2 * DIM, mask=inside, other=0.0)
         grad = tl.load(grad_ptr + at_mixed, mask=inside, other=0.0)
-        weights = _weights(query[0], query[1], key[0], key[1], places, seq_len, softmax_scale, CAUSAL, PRECISION)
+        weights = _weights(query, key, places, seq_len, softmax_scale, CAUSAL, PRECISION)
         rounded = weights.to(dtype)
         mixed = dot(rounded, value, None, PRECISION)
         tl.store(mixed_ptr + at_mixed, mixed.to(dtype), mask=inside)
 
         grad_value = dot(tl.trans(rounded), grad, None, PRECISION)
-        tl.store(out_ptr + at + 2 * DIM + channels[None, :], grad_value.to(dtype), mask=inside)
+        tl.store(out_ptr + at + 2 * DIM, grad_value.to(dtype), mask=inside)
         along = tl.sum(grad.to(tl.float32) * mixed, axis=1)[:, None]
         grad_scores = dot(grad, tl.trans(value), None, PRECISION)
         grad_scores = (weights * (grad_scores - along) * softmax_scale).to(dtype)
-        left = dot(grad_scores, key[0], None, PRECISION)
-        right = dot(grad_scores, key[1], None, PRECISION)
-        _store_half(out_ptr + at + halves[None, :], left, right, inside, cos, sin, HALF, ROTARY)
-        across = tl.trans(grad_scores)
-        left = dot(across, query[0], None, PRECISION)
-        right = dot(across, query[1], None, PRECISION)
-        _store_half(out_ptr + at + DIM + halves[None, :], left, right, inside, cos, sin, HALF, ROTARY)
+        _store_unturned(out_ptr + at, dot(grad_scores, key, None, PRECISION), inside, cos, sin, ROTARY)
+        grad_key = dot(tl.trans(grad_scores), query, None, PRECISION)
+        _store_unturned(out_ptr + at + DIM, grad_key, inside, cos, sin, ROTARY)

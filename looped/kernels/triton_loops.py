@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from looped.kernels.reference import Activation, LayerWeights, Modulation, Rotation
-from looped.kernels.triton_attention import Attended, attend, attend_backward
+from looped.kernels.triton_attention import Attended, attend, attend_backward, paired
 from looped.kernels.triton_products import Gradients, Operands
 from looped.kernels.triton_rows import (
     Normed,
@@ -128,17 +128,32 @@ backward pass multiplies again what the activation was applied to."""
 class _Pass:
     """The loops of one forward or backward pass, on flat (tokens, dim) states."""
 
-    def __init__(self, plan: LoopPlan, seq_len: int, inject: Tensor | None, rest: Sequence[Tensor | None]) -> None:
+    def __init__(
+        self, plan: LoopPlan, x: Tensor, inject: Tensor | None, rest: Sequence[Tensor | None], *, differentiated: bool
+    ) -> None:
         self.plan = plan
-        self.inject = None if inject is None else inject.to(plan.compute_dtype)
+        self.with_z = differentiated and x.shape[2] > NARROW
+        """whether what the activation is applied to is kept"""
+        self.inject = None if inject is None else _flat(inject).to(plan.compute_dtype)
         self.tables = Modulation(*rest[:3]), Modulation(*rest[3:6])
         flat = [tensor for tensor in rest[6:] if tensor is not None]
-        self.weights = [LayerWeights(*flat[i : i + 6]) for i in range(0, len(flat), 6)]
+        layers = [LayerWeights(*flat[i : i + 6]) for i in range(0, len(flat), 6)]
+        self.order = None if plan.rotation is None else paired(flat[0].shape[1], plan.num_heads, flat[0].device)
+        self.weights = [self.in_order(weights) for weights in layers]
         self.folded = [
             _Folded(weights, _of_layer(self.tables[0], place), _of_layer(self.tables[1], place), plan.compute_dtype)
             for place, weights in enumerate(self.weights)
         ]
-        self.heads: dict[str, Any] = {"num_heads": plan.num_heads, "seq_len": seq_len, "causal": plan.causal}
+        self.heads: dict[str, Any] = {"num_heads": plan.num_heads, "seq_len": x.shape[1], "causal": plan.causal}
+
+    def in_order(self, weights: LayerWeights) -> LayerWeights:
+        """Rows of queries and keys as attention wants them."""
+        return weights if self.order is None else weights._replace(w_qkv=weights.w_qkv.index_select(0, self.order))
+
+    def in_first_order(self, weights: LayerWeights) -> LayerWeights:
+        if self.order is None:
+            return weights
+        return weights._replace(w_qkv=torch.empty_like(weights.w_qkv).index_copy_(0, self.order, weights.w_qkv))
 
     def forward(self, x: Tensor, loops: range, trace: _Trace | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """(what the next loop starts from, the state) of each loop; a backward pass needs the trace."""
@@ -157,15 +172,15 @@ class _Pass:
                 attended = attend(qkv, plan.rotation, keep=trace is not None, **self.heads)
                 first, normed = _product(attended.mixed, weights.w_out), place_for(FEED_FORWARD, t, layer)
                 add_norm(x, first, normed=normed)
-                keep_z = trace is not None and x.shape[1] > NARROW
-                z = _product(normed.value, weights.w_in, weights.b_in) if keep_z else None
+                z = _product(normed.value, weights.w_in, weights.b_in) if self.with_z else None
                 if z is None:
                     active = _active_product(normed.value, weights.w_in, weights.b_in, plan.activation)
                 else:
                     active = activation_forward(z, plan.activation)
                 second = _product(active, weights.w_back, weights.b_back)
-                # Of a short sequence, the backward pass makes it again.
-                made.append(_Made(qkv, None if attended.whole is None else attended, z))
+                if trace is not None:
+                    # Of a short sequence, the backward pass makes it again.
+                    made.append(_Made(qkv, None if attended.whole is None else attended, z))
                 after = (t, layer + 1) if layer < last_layer else (t + 1, 0)
                 follows = place_for(ATTENTION, *after) if after[0] in loops else None
                 inject = self.inject if layer == last_layer and t + 1 < plan.num_loops else None
@@ -219,9 +234,9 @@ class _Pass:
 class _FusedLoops(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: LoopPlan, x: Tensor, inject: Tensor | None, *rest: Tensor | None) -> tuple[Tensor, ...]:
-        run = _Pass(plan, x.shape[1], None if inject is None else _flat(inject), rest)
-        state, loops = _flat(x), range(plan.num_loops)
         needed = any(ctx.needs_input_grad)
+        run = _Pass(plan, x, inject, rest, differentiated=needed)
+        state, loops = _flat(x), range(plan.num_loops)
         ctx.trace = run.trace(state, loops) if needed and not plan.remat else None
         states, starts = {}, {}
         for t, (after, shown) in enumerate(run.forward(state, loops, ctx.trace)):
@@ -248,7 +263,9 @@ class _FusedLoops(torch.autograd.Function):
                 run.backward(t, trace, grad, gradients, given.get(t - 1), grad_inject)
             gradients.wait()  # the trace's memory will be used again
         inject = None if grad_inject is None else grad_inject.view(ctx.shape)
-        return (None, grad.view(ctx.shape), inject, *gradients.finish())
+        tables, weights = gradients.finish()
+        of_weights = (tensor for one in weights for tensor in run.in_first_order(one))
+        return (None, grad.view(ctx.shape), inject, *tables, *of_weights)
 
 
 def _traces(ctx: Any) -> Iterator[_Trace]:

@@ -122,11 +122,11 @@ class Gradients:
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).wait_stream(_side_stream(self.device))
 
-    def finish(self) -> list[Tensor | None]:
-        """The gradients of the tables and of the weights, in order."""
+    def finish(self) -> tuple[list[Tensor | None], list[LayerWeights]]:
+        """The gradients of the tables, in order, and of each layer's weights."""
         self.wait()
         attention, feed = self.tables
-        return [*attention, *feed, *(tensor for one in self.sums for tensor in one)]
+        return [*attention, *feed], self.sums
 
     def _memory(self, loops: int) -> Operands:
         for place, (memory, ended) in enumerate(self.multiplied):

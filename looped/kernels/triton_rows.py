@@ -118,28 +118,31 @@ def scaled_matrices(matrix: Tensor, table: Tensor | None, dtype: torch.dtype, *,
 def gather_heads(
     parts: Sequence[Tensor], rotation: Rotation | None, *, num_heads: int, seq_len: int, out: Tensor
 ) -> None:
-    """Write gradients of queries, keys and values, each (batch, head, seq, size), to `out` (tokens, 3 * dim), the first
-    two turned back by the angles of their positions."""
-    half = out.shape[1] // 3 // num_heads // 2
-    columns = triton.next_power_of_2(half)
-    rows = max(1, ELEMENTS // 4 // columns)
+    """Write gradients of queries, keys and values, each (batch, head, seq, size), to `out` (tokens, 3 * dim), those of
+    the first two turned back by the angles of their positions."""
+    half, rows, pairs = _head_tile(out.shape[1], num_heads)
     grid = triton.cdiv(len(out), rows), num_heads
     for place, part in enumerate(parts):
         turned = rotation is not None and place < 2
         _gather_heads[grid](
             part, out, *(rotation if turned and rotation else (part, part)), len(out), seq_len, *part.stride()[:3],
-            place * num_heads, WIDTH=out.shape[1], HALF=half, ROWS=rows, COLUMNS=columns, TURNED=turned, num_warps=4,
+            place * num_heads, WIDTH=out.shape[1], HALF=half, ROWS=rows, PAIRS=pairs, TURNED=turned, num_warps=4,
         )  # fmt: skip
 
 
 def rotate_heads(qkv: Tensor, rotation: Rotation, *, num_heads: int, seq_len: int) -> None:
-    """Turn queries and keys of (tokens, 3 * dim) by the angles of their positions, in place."""
-    half = qkv.shape[1] // 3 // num_heads // 2
-    columns = triton.next_power_of_2(half)
-    rows = max(1, ELEMENTS // 4 // columns)
+    """Turn neighbours in the queries and keys of (tokens, 3 * dim) by the angles of their positions, in place."""
+    half, rows, pairs = _head_tile(qkv.shape[1], num_heads)
     _rotate_heads[(triton.cdiv(len(qkv), rows), 2 * num_heads)](
-        qkv, *rotation, len(qkv), seq_len, WIDTH=qkv.shape[1], HALF=half, ROWS=rows, COLUMNS=columns, num_warps=4
+        qkv, *rotation, len(qkv), seq_len, WIDTH=qkv.shape[1], HALF=half, ROWS=rows, PAIRS=pairs, num_warps=4
     )
+
+
+def _head_tile(width: int, num_heads: int) -> tuple[int, int, int]:
+    """(pairs of a head, rows of a tile, pairs of it) for rows of queries, keys and values."""
+    half = width // 3 // num_heads // 2
+    pairs = triton.next_power_of_2(half)
+    return half, max(1, ELEMENTS // 4 // pairs), pairs
 
 
 @triton.jit
@@ -234,43 +237,47 @@ def _scaled_matrices(
 
 
 @triton.jit
+def _angles(cos_ptr, sin_ptr, rows, pairs, seq_len, there, HALF: tl.constexpr):
+    at = (rows % seq_len)[:, None] * HALF + pairs[None, :]
+    cos = tl.load(cos_ptr + at, mask=there, other=0.0).to(tl.float32)
+    sin = tl.load(sin_ptr + at, mask=there, other=0.0).to(tl.float32)
+    return cos, sin
+
+
+@triton.jit
 def _rotate_heads(
     qkv_ptr, cos_ptr, sin_ptr, num_tokens, seq_len,
-    WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    columns = tl.arange(0, COLUMNS)
-    there = (rows < num_tokens)[:, None] & (columns < HALF)[None, :]
+    pairs, columns = tl.arange(0, PAIRS), tl.arange(0, 2 * PAIRS)
+    inside = (rows < num_tokens)[:, None]
+    there = inside & (columns < 2 * HALF)[None, :]
     # Queries are the first heads of a row, keys the next ones.
     at = qkv_ptr + rows.to(tl.int64)[:, None] * WIDTH + tl.program_id(1) * (2 * HALF) + columns[None, :]
-    angle = (rows % seq_len)[:, None] * HALF + columns[None, :]
-    cos = tl.load(cos_ptr + angle, mask=there, other=0.0).to(tl.float32)
-    sin = tl.load(sin_ptr + angle, mask=there, other=0.0).to(tl.float32)
-    left = tl.load(at, mask=there, other=0.0).to(tl.float32)
-    right = tl.load(at + HALF, mask=there, other=0.0).to(tl.float32)
-    tl.store(at, (left * cos - right * sin).to(qkv_ptr.dtype.element_ty), mask=there)
-    tl.store(at + HALF, (left * sin + right * cos).to(qkv_ptr.dtype.element_ty), mask=there)
+    cos, sin = _angles(cos_ptr, sin_ptr, rows, pairs, seq_len, inside & (pairs < HALF)[None, :], HALF)
+    x = tl.load(at, mask=there, other=0.0).to(tl.float32)
+    left, right = tl.split(tl.reshape(x, (ROWS, PAIRS, 2)))
+    x = tl.reshape(tl.join(left * cos - right * sin, left * sin + right * cos), (ROWS, 2 * PAIRS))
+    tl.store(at, x.to(qkv_ptr.dtype.element_ty), mask=there)
 
 
 @triton.jit
 def _gather_heads(
     part_ptr, out_ptr, cos_ptr, sin_ptr, num_tokens, seq_len, batch_stride, head_stride, place_stride, first_head,
-    WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr,
+    WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr, TURNED: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
-    columns = tl.arange(0, COLUMNS)
-    there = (rows < num_tokens)[:, None] & (columns < HALF)[None, :]
+    pairs, columns = tl.arange(0, PAIRS), tl.arange(0, 2 * PAIRS)
+    inside = (rows < num_tokens)[:, None]
+    there = inside & (columns < 2 * HALF)[None, :]
     tokens = rows.to(tl.int64)[:, None]
     at = part_ptr + (tokens // seq_len) * batch_stride + head * head_stride + (tokens % seq_len) * place_stride
-    at += columns[None, :]
-    left = tl.load(at, mask=there, other=0.0).to(tl.float32)
-    right = tl.load(at + HALF, mask=there, other=0.0).to(tl.float32)
+    x = tl.load(at + columns[None, :], mask=there, other=0.0).to(tl.float32)
     if TURNED:
-        angle = (rows % seq_len)[:, None] * HALF + columns[None, :]
-        cos = tl.load(cos_ptr + angle, mask=there, other=0.0).to(tl.float32)
-        sin = tl.load(sin_ptr + angle, mask=there, other=0.0).to(tl.float32)
-        left, right = left * cos + right * sin, right * cos - left * sin
+        cos, sin = _angles(cos_ptr, sin_ptr, rows, pairs, seq_len, inside & (pairs < HALF)[None, :], HALF)
+        left, right = tl.split(tl.reshape(x, (ROWS, PAIRS, 2)))
+        x = tl.reshape(tl.join(left * cos + right * sin, right * cos - left * sin), (ROWS, 2 * PAIRS))
     to = out_ptr + tokens * WIDTH + (first_head + head) * (2 * HALF) + columns[None, :]
-    tl.store(to, left.to(out_ptr.dtype.element_ty), mask=there)
-    tl.store(to + HALF, right.to(out_ptr.dtype.element_ty), mask=there)
+    tl.store(to, x.to(out_ptr.dtype.element_ty), mask=there)

@@ -54,6 +54,17 @@ def rounding_to_nearest() -> Iterator[None]:
         interpreter._convert_float = convert
 
 
+def neighbours(num_heads: int, size: int) -> list[int]:
+    """The columns of queries, keys and values in which the two that a rotation turns together are neighbours."""
+    turned = [
+        head * size + pair + which * (size // 2)
+        for head in range(2 * num_heads)
+        for pair in range(size // 2)
+        for which in (0, 1)
+    ]
+    return turned + list(range(2 * num_heads * size, 3 * num_heads * size))
+
+
 @contextmanager
 def laboratory() -> Iterator[None]:
     """What every test of a kernel runs in."""

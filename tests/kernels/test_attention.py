@@ -15,18 +15,19 @@ from tests.kernels.cases import (
     guarded,
     laboratory,
     leaf,
+    neighbours,
     rotation_of,
 )
 
 pytest.importorskip("triton")
 
-from looped.kernels.triton_attention import attend, attend_backward
+from looped.kernels.triton_attention import attend, attend_backward, paired
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*determinis.*:UserWarning")  # CUDA's, where poison asks for it
 
-# (batch, seq_len, num_heads, head size): on the chip up to 128 tokens and for halves that are powers of two from 16 on.
-ON_CHIP = [(3, 1, 1, 32), (2, 5, 3, 32), (2, 17, 2, 64), (1, 128, 1, 32)]
-ELSEWHERE = [(2, 130, 1, 32), (2, 5, 2, 24), (3, 1, 2, 16), (2, 17, 1, 48)]
+# (batch, seq_len, num_heads, head size): on the chip up to 128 tokens and for heads of 16, 32 and 64.
+ON_CHIP = [(3, 1, 1, 16), (2, 5, 3, 32), (2, 17, 2, 64), (1, 128, 1, 32)]
+ELSEWHERE = [(2, 130, 1, 32), (2, 5, 2, 24), (3, 1, 2, 8), (2, 17, 1, 48)]
 
 
 @pytest.fixture(autouse=True)
@@ -57,10 +58,17 @@ def plainly(qkv, grad, rotation, batch, num_heads, causal, dtype):
 
 
 def both_ways(qkv, grad, rotation, out, mixed, **heads):
-    """Forward and backward as a training step does: of short sequences nothing is kept but qkv."""
-    attended = attend(qkv, rotation, keep=True, **heads)
+    """Forward and backward as a training step does: of short sequences nothing is kept but qkv. What a rotation turns
+    together is brought side by side for it, and back."""
+    size = grad.shape[1] // heads["num_heads"]
+    order = list(range(qkv.shape[1])) if rotation is None else neighbours(heads["num_heads"], size)
+    given = qkv[:, order].contiguous()
+    before = given.clone()
+    attended = attend(given, rotation, keep=True, **heads)
+    assert attended.whole is not None or torch.equal(given, before)
     kept = None if attended.whole is None else attended
-    attend_backward(qkv, kept, grad, rotation, out=out, mixed=mixed, **heads)
+    attend_backward(given, kept, grad, rotation, out=out, mixed=mixed, **heads)
+    out[:, order] = out.clone()
     return attended
 
 
@@ -81,12 +89,10 @@ def test_attention_and_its_gradient(batch, seq_len, num_heads, size, causal, rot
     exact = plainly(qkv, grad, rotation, batch, num_heads, causal, torch.float64)
     plain = plainly(qkv, grad, rotation, batch, num_heads, causal, dtype)
     heads = {"num_heads": num_heads, "seq_len": seq_len, "causal": causal}
-    before = qkv.clone()
     (out, behind_out), (mixed, behind_mixed) = (guarded(*shape, dtype) for shape in (qkv.shape, grad.shape))
     attended = both_ways(qkv, grad, rotation, out, mixed, **heads)
     on_chip = attended.whole is None
     assert on_chip == ((batch, seq_len, num_heads, size) in ON_CHIP)
-    assert not on_chip or torch.equal(qkv, before)
     for got, wanted, plain_error in (
         (attended.mixed, exact[0], error(plain[0], exact[0])),
         (mixed, exact[0], error(plain[0], exact[0])),
@@ -94,6 +100,11 @@ def test_attention_and_its_gradient(batch, seq_len, num_heads, size, causal, rot
     ):
         assert_near(got, wanted, bound(dtype, plain_error))
     assert all(bool((guard == GUARD).all()) for guard in (behind_out, behind_mixed))
+
+
+@pytest.mark.parametrize(("num_heads", "size"), [(1, 2), (2, 6), (3, 32)])
+def test_pairs_are_neighbours(num_heads, size):
+    assert paired(num_heads * size, num_heads, torch.device("cpu")).tolist() == neighbours(num_heads, size)
 
 
 @pytest.mark.parametrize(("batch", "seq_len", "num_heads", "size"), [(2, 17, 2, 32), (2, 17, 2, 24)])
@@ -125,8 +136,8 @@ def test_what_comes_later_is_not_seen_and_sequences_do_not_mix(seq_len, size):
     assert torch.equal(same, untouched)
 
 
-@pytest.mark.parametrize("size", [32, 24])
-@pytest.mark.parametrize("large", [1e3, 1e4])
+# PyTorch's backward pass finds the weights again from a logarithm of their sum, which has 24 bits.
+@pytest.mark.parametrize(("size", "large"), [(32, 1e3), (32, 1e4), (24, 1e3)])
 def test_large_scores_stay_finite(size, large):
     qkv = large * Draw()(5, 3 * size).sign()
     grad, rotation = torch.ones(5, size, device=DEVICE), None

@@ -15,7 +15,7 @@ from tests.kernels.test_cross_entropy import LargestTensor
 
 pytest.importorskip("triton")
 
-from looped.kernels import triton_products
+from looped.kernels import triton_loops, triton_products
 from looped.kernels.triton_loops import LoopPlan, fused_loops
 from looped.models.fused import FusedLoops
 
@@ -76,6 +76,13 @@ def test_remat_of_long_sequences():
 def test_operands_of_few_loops_fit_at_once(monkeypatch, remat):
     monkeypatch.setattr(triton_products, "OPERAND_BYTES", 1)
     check(Case(seq_len=3, dim=24, num_loops=4, read=(0, 3), num_layers=2, remat=remat))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("remat", [0, 2])
+def test_wide_blocks_keep_what_the_activation_is_applied_to(monkeypatch, remat, dtype):
+    monkeypatch.setattr(triton_loops, "NARROW", 0)
+    check(Case(seq_len=3, dim=24, num_loops=3, read=(0, 2), num_layers=2, remat=remat), dtype)
 
 
 @st.composite

@@ -66,7 +66,8 @@ class Operands:
                 gradients.operands(*before, before[0] // piece * piece)
             both = self.normed[layer][:, start : start + piece]
             gradients.done(t, layer, (both[0], both[1]), start)
-        return gradients.finish()
+        tables, weights = gradients.finish()
+        return [*tables, *(tensor for one in weights for tensor in one)]
 
     def by_autograd(self, tables, weights):
         """The same from what the operands mean: a product's output times the gradient that arrived there."""
