@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Two explicit threads: more only quarrel on small matrices.
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: setup paper test test-all check fmt bench gpu clean
+.PHONY: setup paper test test-all check fmt bench bench-gpu gpu clean
 
 setup: $(READY)
 
@@ -48,7 +48,15 @@ fmt: setup
 bench: setup
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
+bench-gpu: setup
+	$(BIN)/looped bench train --preset reasoning --out benchmarks/results/train-reasoning-gpu.json
+	$(BIN)/looped bench infer --preset reasoning --batches 512 --out benchmarks/results/infer-reasoning-gpu.json
+	$(BIN)/looped bench train --preset lm --out benchmarks/results/train-lm-gpu.json
+	$(BIN)/looped bench scaling --preset reasoning --out benchmarks/results/scaling-reasoning-gpu.json
+
+# The kernels themselves, which elsewhere run in an interpreter, and what needs a card.
 gpu: setup
+	$(BIN)/python -m pytest tests/kernels -m 'not gpu'
 	$(BIN)/python -m pytest -m gpu
 
 clean:

@@ -93,7 +93,8 @@ def _rows(
 
 
 def bench_scaling(name: str, *, device: str = "auto", engine: Engine | None = None) -> Iterator[dict[str, Any]]:
-    """Time and memory of a step against loops, tokens and batch, each doubled three times from an eighth."""
+    """Time and memory of a step against loops, tokens and batch, each doubled three times from an eighth; and what it
+    is to compute loops again in the backward pass, up to ten times as many of them."""
     chosen = preset(name)
     place = choose_device(device)  # pyright: ignore[reportArgumentType]
     engine = engine or ("fused" if place.type == "cuda" else "eager")
@@ -105,9 +106,17 @@ def bench_scaling(name: str, *, device: str = "auto", engine: Engine | None = No
             "batch": (chosen.model, chosen.spec, max(1, batch // part)),
         }
         for varied, (model, spec, size) in variants.items():
-            row = _train_row(model, spec, size, engine, place)
-            shape = {"num_loops": model.num_loops, "seq_len": spec.seq_len, "batch": size}
-            yield {"preset": name, "varied": varied, **shape, **row}
+            yield {"preset": name, "varied": varied, **_scaled_row(model, spec, size, engine, place)}
+    for times, remat in ((1, 1), (1, 10), (10, 10)):
+        model = replace(chosen.model, num_loops=times * chosen.model.num_loops)
+        yield {"preset": name, "varied": "remat", **_scaled_row(model, chosen.spec, batch, engine, place, remat)}
+
+
+def _scaled_row(
+    model: ModelConfig, spec: Spec, batch: int, engine: Engine, device: torch.device, remat: int = 0
+) -> dict[str, Any]:
+    shape = {"num_loops": model.num_loops, "seq_len": spec.seq_len, "batch": batch, "remat": remat}
+    return {**shape, **_train_row(model, spec, batch, engine, device, remat)}
 
 
 @lru_cache
@@ -132,9 +141,11 @@ def _infer_row(config: ModelConfig, spec: Spec, batch: int, engine: Engine, devi
     return {"engine": used, **_speed(batch, seconds, batch * model.flops(), device), "peak_gib": _peak_gib(device)}
 
 
-def _train_row(config: ModelConfig, spec: Spec, batch: int, engine: Engine, device: torch.device) -> dict[str, Any]:
+def _train_row(
+    config: ModelConfig, spec: Spec, batch: int, engine: Engine, device: torch.device, remat: int = 0
+) -> dict[str, Any]:
     _forget_memory(device)
-    train = TrainConfig(batch_size=batch, engine=engine, learning_rate=1e-4)
+    train = TrainConfig(batch_size=batch, engine=engine, learning_rate=1e-4, remat=remat)
     error = gradient_error(config, spec, engine, device)
     model = _opened(config, spec).to(device)
     data = _batch(spec, batch, device)

@@ -14,14 +14,7 @@ from looped.tasks import task_class
 _ALL = "*"
 
 # Short strings first bring the take-off forward by more than half.
-_FAST_STRINGS = {
-    "train": {
-        "num_steps": 7000,
-        "size_schedule": "growing",
-        "size_choices": (0.25, 0.5, 1.0),
-        "curriculum_steps": 2400,
-    },
-}
+_FAST_STRINGS = {"size_schedule": "growing", "size_choices": (0.25, 0.5, 1.0), "curriculum_steps": 2400}
 
 # recipe -> task (or all) -> part of the config -> field -> value
 RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
@@ -83,8 +76,9 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "batch_size": 512,
             },
         },
-        "edit-distance": _FAST_STRINGS,
-        "lcs": _FAST_STRINGS,
+        # A tenth of the paper's samples; after 7,000 steps accuracy was still rising.
+        "edit-distance": {"train": {**_FAST_STRINGS, "num_steps": 10_000}},
+        "lcs": {"train": {**_FAST_STRINGS, "num_steps": 7000}},
         "sudoku": {
             "model": {"positions": "coordinates"},
             "train": {"supervision": "mean"},

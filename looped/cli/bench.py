@@ -33,7 +33,8 @@ class BenchCommand:
 
 @dataclass(frozen=True)
 class ScalingCommand:
-    """Time and memory of a training step against loops, tokens and batch, from an eighth of each to all."""
+    """Time and memory of a training step against loops, tokens and batch, from an eighth of each to all, and with loops
+    computed again."""
 
     preset: str | None = None
     """reasoning, lm or laptop (default: reasoning on a GPU, laptop without)"""
@@ -63,6 +64,7 @@ _COLUMNS = (
     Column("num_loops", "loops", 6),
     Column("seq_len", "tokens", 7),
     Column("batch", "batch", 6),
+    Column("remat", "remat", 6),
     Column("ms", "ms", 11, ",.3f"),
     Column("times_eager", "x eager", 8, ".2f"),
     Column("sequences_per_second", "sequences/s", 12, ",.1f"),

@@ -103,6 +103,9 @@ def test_scaling_doubles_one_thing_at_a_time(capsys, tmp_path):
         assert all(later == 2 * earlier for earlier, later in pairwise(sizes))
         others = {"num_loops", "seq_len", "batch"} - {key}
         assert all(len({row[other] for row in rows}) == 1 for other in others)
+        assert not any(row["remat"] for row in rows)
+    again = [row for row in result["rows"] if row["varied"] == "remat"]
+    assert [(row["num_loops"], row["remat"]) for row in again] == [(8, 1), (8, 10), (80, 10)]
 
 
 def test_the_file_is_written_beside_the_table(capsys, tmp_path):
