@@ -180,8 +180,8 @@ class TrainConfig:
     """loops between states that are kept for the backward pass, the rest being computed again (0: keep all)"""
     num_threads: int | None = _volatile(None)
     """CPU threads of PyTorch (default: its own choice)"""
-    num_workers: int = _volatile(1)
-    """background threads that prepare batches"""
+    num_workers: int | None = _volatile(None)
+    """background threads that prepare batches (default: one per four cores, at most four)"""
     track: Literal["none", "tensorboard", "wandb"] = _volatile("none")
     """also send the log to TensorBoard (in the run's folder) or Weights & Biases"""
 

@@ -1,5 +1,6 @@
 """Batches as a pure function of the step, prepared ahead in background threads (generators release the GIL)."""
 
+import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,11 +40,12 @@ def batches(first_step: int, config: RunConfig) -> Iterator[tuple[int, Batch]]:
     """(step, batch) from `first_step` to the last, in order whatever the number of workers."""
     steps = iter(range(first_step, config.train.num_steps))
     waiting: deque[tuple[int, Future[Batch]]] = deque()
-    with ThreadPoolExecutor(config.train.num_workers, thread_name_prefix="batches") as pool:
+    num_workers = config.train.num_workers or min(4, max(1, (os.cpu_count() or 1) // 4))
+    with ThreadPoolExecutor(num_workers, thread_name_prefix="batches") as pool:
         try:
             for step in steps:
                 waiting.append((step, pool.submit(batch_at, step, config)))
-                if len(waiting) > AHEAD * config.train.num_workers:
+                if len(waiting) > AHEAD * num_workers:
                     ready, future = waiting.popleft()
                     yield ready, future.result()
             for ready, future in waiting:
