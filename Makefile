@@ -49,10 +49,10 @@ bench: setup
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 bench-gpu: setup
-	$(BIN)/looped bench train --preset reasoning --out benchmarks/results/train-reasoning-gpu.json
-	$(BIN)/looped bench infer --preset reasoning --batches 512 --out benchmarks/results/infer-reasoning-gpu.json
-	$(BIN)/looped bench train --preset lm --out benchmarks/results/train-lm-gpu.json
-	$(BIN)/looped bench scaling --preset reasoning --out benchmarks/results/scaling-reasoning-gpu.json
+	$(BIN)/looped bench train --preset reasoning --out benchmarks/results/train-reasoning-gpu-$$(date +%Y-%m).json
+	$(BIN)/looped bench infer --preset reasoning --batches 512 --out benchmarks/results/infer-reasoning-gpu-$$(date +%Y-%m).json
+	$(BIN)/looped bench train --preset lm --out benchmarks/results/train-lm-gpu-$$(date +%Y-%m).json
+	$(BIN)/looped bench scaling --preset reasoning --out benchmarks/results/scaling-reasoning-gpu-$$(date +%Y-%m).json
 
 # The kernels themselves, which elsewhere run in an interpreter, and what needs a card.
 gpu: setup

@@ -62,14 +62,26 @@ def measure() -> dict[str, Any]:
 
 
 def draw(measured: dict[str, Any]) -> str:
-    from looped.experiments.figures import Series, line_figure
+    """The curves, and how far each is from the first: an engine is to be nearer to it than another seed is."""
+    from looped.experiments import figures
 
-    colours = {"eager": "#999999", "compiled": "#0b6e99", "fused": "#d1495b"}
-    series = [
-        Series(f"{run['engine']}, seed {run['seed']}", colours[run["engine"]], range(5, STEPS + 1, 5), run["loss"])
-        for run in measured["runs"]
+    colours = {"eager": figures.GREY, "compiled": figures.PALETTE[0], "fused": figures.PALETTE[1]}
+    steps = range(5, STEPS + 1, 5)
+    first, *others = measured["runs"]
+
+    def series(run: dict[str, Any], values: list[float]) -> figures.Series:
+        label = "eager, other seeds" if run["seed"] else run["engine"]
+        return figures.Series(label, colours[run["engine"]], steps, values, style="dashed" if run["seed"] else "line")
+
+    curves = tuple(series(run, run["loss"]) for run in (first, *others))
+    apart = tuple(
+        series(run, [one - other for one, other in zip(run["loss"], first["loss"], strict=True)]) for run in others
+    )
+    charts = [
+        figures.Lines("Loss of 200 steps", "step", "training loss", curves),
+        figures.Lines("The same, less eager", "step", "difference", apart, y_range=(-0.1, 0.1)),
     ]
-    return line_figure(series, x_label="step", y_label="training loss")
+    return figures.draw(charts, "engines", "Training loss of three engines over 200 steps", columns=2)
 
 
 if __name__ == "__main__":
