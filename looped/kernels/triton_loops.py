@@ -171,7 +171,7 @@ class _Pass:
                 qkv = _product(place_for(ATTENTION, t, layer).value, weights.w_qkv, folded.qkv_bias(t))
                 attended = attend(qkv, plan.rotation, keep=trace is not None, **self.heads)
                 first, normed = _product(attended.mixed, weights.w_out), place_for(FEED_FORWARD, t, layer)
-                add_norm(x, first, normed=normed)
+                add_norm(place_for(ATTENTION, t, layer), first, normed=normed)
                 z = _product(normed.value, weights.w_in, weights.b_in) if self.with_z else None
                 if z is None:
                     active = _active_product(normed.value, weights.w_in, weights.b_in, plan.activation)

@@ -88,6 +88,22 @@ def test_add_norm_leaves_out_what_is_not_asked_for(given):
         assert wish or memory[name].isnan().all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("tokens", "dim"), SIZES)
+def test_add_norm_to_what_is_known_by_its_norm(tokens, dim, dtype):
+    draw = Draw()
+    x, first = draw(tokens, dim, std=3), draw(tokens, dim, dtype=dtype)
+    before, after = (
+        rows.Normed(torch.empty(tokens, dim, dtype=dtype, device=DEVICE), torch.empty(tokens, device=DEVICE))
+        for _ in range(2)
+    )
+    rows.add_norm(x, normed=before)
+    rows.add_norm(before, first, normed=after)
+    wanted = x.double() + first.double()
+    assert_near(after.value, reference.rms_normalise(wanted), TOLERANCE[dtype])
+    assert_near(after.inverse, wanted.square().mean(dim=-1).rsqrt(), TOLERANCE[dtype])
+
+
 def test_the_norm_of_nothing_is_nothing():
     x = torch.zeros(3, 48, device=DEVICE)
     normed = rows.Normed(torch.empty_like(x), torch.empty(3, device=DEVICE))
