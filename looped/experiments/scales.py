@@ -90,9 +90,10 @@ SPEEDS: dict[Scale, float] = {
 }
 
 
-def start(problem: str, scale: Scale) -> RunConfig:
-    """The config of a problem at a scale, before a cell says which model it wants."""
-    known, config = PROBLEMS[problem], recipe(SIZES[scale].recipe, PROBLEMS[problem].task)
+def start(problem: str, scale: Scale, recipe_name: str | None = None) -> RunConfig:
+    """The config of a problem at a scale, by its own recipe or another, before a cell says which model it wants."""
+    known = PROBLEMS[problem]
+    config = recipe(recipe_name or SIZES[scale].recipe, known.task)
     if scale == "smoke":
         config = replace(
             config,
@@ -117,8 +118,11 @@ def fitting(config: RunConfig, scale: Scale) -> RunConfig:
     from looped.training.flops import estimated_flops
 
     share = GPU_FLOPS_PER_SECOND * GPU_TRAINING_SECONDS / estimated_flops(config)
-    if share >= 1:
-        return config
+    return config if share >= 1 else with_share(config, share)
+
+
+def with_share(config: RunConfig, share: float) -> RunConfig:
+    """So much of a training's steps, its curriculum in proportion."""
     train = config.train
     curriculum = None if train.curriculum_steps is None else max(1, int(share * train.curriculum_steps))
     steps = max(1, int(share * train.num_steps))

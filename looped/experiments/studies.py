@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from looped.config import ModelConfig, RunConfig
-from looped.experiments.scales import SIZES, fitting_alike, measures, start
+from looped.experiments.scales import SIZES, fitting, fitting_alike, loops_of, measures, start, with_share
 from looped.experiments.spec import SCALE_TEXT, Cell, Experiment, Scale
 
 PROBLEM = "ED40"
@@ -212,6 +212,32 @@ def fidelity(scale: Scale) -> Experiment:
     )
 
 
+def recipes(scale: Scale) -> Experiment:
+    from looped.training.flops import estimated_flops
+
+    base, num_loops = start(PROBLEM, scale), loops_of(PROBLEM, scale)[1]
+    model = replace(base.model, block="modulated", num_loops=num_loops)
+    base = fitting(replace(base, model=model), scale)
+    own = SIZES[scale].recipe
+    other = "fast" if own == "paper" else "paper"
+    against = start(PROBLEM, scale, other)
+    against = replace(base, model=replace(model, positions=against.model.positions), train=against.train)
+    if scale != "smoke":
+        against = with_share(against, estimated_flops(base) / estimated_flops(against))
+    return Experiment(
+        id="recipes",
+        title="The paper's recipe and another at equal work",
+        about=(
+            f"One model trained by the recipe `{own}` and by `{other}` with as many floating-point operations in all. "
+            f"The paper's is AdamW at 1e-4, batches of 64 and learned positions. {_on(scale)}"
+        ),
+        scale=scale,
+        cells=tuple(Cell(row, f"timestep r={num_loops}", config) for row, config in ((own, base), (other, against))),
+        measures=measures(scale),
+        against=own,
+    )
+
+
 def _on(scale: Scale) -> str:
     base = start(PROBLEM, scale)
     return f"Edit distance, n = {base.task.size}. Scale {scale}: {SCALE_TEXT[scale]}."
@@ -224,4 +250,5 @@ STUDIES: dict[str, Callable[[Scale], Experiment]] = {
     "depth": depth,
     "loops": loops,
     "fidelity": fidelity,
+    "recipes": recipes,
 }

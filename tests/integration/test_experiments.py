@@ -151,10 +151,21 @@ def test_the_depth_study_is_at_equal_depth_and_work(scale):
         assert {cell.row for cell in cells} == {"1 x 24", "2 x 12", "4 x 6"}
 
 
+@pytest.mark.parametrize("scale", ["laptop", "gpu", "paper"])
+def test_recipes_are_compared_at_equal_work(scale):
+    own, other = (cell.config for cell in experiment("recipes", scale).cells)
+    assert estimated_flops(other) == pytest.approx(estimated_flops(own), rel=0.01)
+    assert other.task == own.task
+    assert replace(other.model, positions=own.model.positions) == own.model
+    papers = other if scale != "paper" else own
+    assert (papers.model.positions, papers.train.optimizer, papers.train.batch_size) == ("learned", "adamw", 64)
+    assert {own.train.optimizer, other.train.optimizer} == {"adamw", "muon"}
+
+
 def test_studies_share_their_runs_with_table_1():
     for scale in ("laptop", "gpu"):
         table = {run_key(config) for config in experiment("table1", scale).configs()}
-        for name, shared in (("conditioning", 2), ("fidelity", 2), ("loops", 2), ("correlation", 9)):
+        for name, shared in (("conditioning", 2), ("fidelity", 2), ("loops", 2), ("correlation", 9), ("recipes", 1)):
             own = {run_key(config) for config in experiment(name, scale).configs()}
             assert len(own & table) == shared, (name, scale)
 
