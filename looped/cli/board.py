@@ -22,6 +22,7 @@ LONGEST_SECONDS = 5.0
 
 SURE, LIKELY = 0.9, 0.5
 STYLES = {"given": "bold", "sure": "green", "likely": "yellow", "unsure": "bright_black", "against the rules": "red"}
+VERDICTS = {"solved": "bold green", "open": "", "against the rules": "red"}
 ASCII = str.maketrans("┌┬┐├┼┤└┴┘─│·", "+++++++++-|.")
 
 
@@ -60,14 +61,32 @@ def final_board(play: Play, console: Console) -> None:
 
 def board(play: Play, place: int, console: Console) -> RenderableType:
     """A Sudoku: the given digits, and the model's own coloured by how sure it is, or red where they break a rule."""
-    frame = play.frames[place]
-    broken = int(rule_breakers(play.task, frame.outputs)[play.inputs == 0].sum())  # the given cells are not to blame
-    state = Text(f"cells against the rules: {broken}", "red") if broken else Text("solved", "bold green")
-    if not broken and (frame.outputs == 0).any():
-        state = Text(f"open cells: {int((frame.outputs == 0).sum())}")
-    numbers = Text(f"confidence {frame.confidence:.3f}   ").append_text(state)
+    said, text = verdict(play, place)
+    numbers = Text(f"confidence {play.frames[place].confidence:.3f}   ").append(text, VERDICTS[said])
     legend = Text("   ").join(Text(*each) for each in STYLES.items())
     return Group(_heading(play, place), "", _grid(play, place, console), "", numbers, legend)
+
+
+def cells(play: Play, place: int) -> list[tuple[int, str]]:
+    """Each cell's digit, 0 for none, and its kind, one of `STYLES`. Given digits stand, whatever a model says there."""
+    frame = play.frames[place]
+    digits = np.where(play.inputs > 0, play.inputs, frame.outputs)
+    wrong = rule_breakers(play.task, digits)
+    kinds = [
+        "given" if given else _kind(probability, broken)
+        for given, probability, broken in zip(play.inputs > 0, frame.probabilities, wrong, strict=True)
+    ]
+    return list(zip(digits.tolist(), kinds, strict=True))
+
+
+def verdict(play: Play, place: int) -> tuple[str, str]:
+    """What the rules say of a board, one of `VERDICTS`, and the same in words."""
+    drawn = cells(play, place)
+    broken = sum(kind == "against the rules" for _, kind in drawn)  # the given cells are not to blame
+    if broken:
+        return "against the rules", f"cells against the rules: {broken}"
+    empty = sum(digit == 0 for digit, _ in drawn)
+    return ("open", f"open cells: {empty}") if empty else ("solved", "solved")
 
 
 def rule_breakers(task: "Task", digits: np.ndarray) -> np.ndarray:
@@ -99,19 +118,16 @@ def _heading(play: Play, place: int) -> Text:
 
 def _grid(play: Play, place: int, console: Console) -> Text:
     """The board's lines and digits."""
-    frame = play.frames[place]
     side = math.isqrt(len(play.inputs))
     box = math.isqrt(side)
-    wrong = rule_breakers(play.task, frame.outputs)
     rules = [left + middle.join(["─" * (2 * box + 1)] * box) + right for left, middle, right in ("┌┬┐", "├┼┤", "└┴┘")]
     pieces: list[tuple[str, str]] = []
-    for cell, digit in enumerate(frame.outputs.tolist()):
+    for cell, (digit, kind) in enumerate(cells(play, place)):
         row, column = divmod(cell, side)
         if column == 0 and row % box == 0:
             pieces.append((rules[min(row, 1)] + "\n", "dim"))
         if column % box == 0:
             pieces.append(("│ ", "dim"))
-        kind = "given" if play.inputs[cell] else _kind(frame.probabilities[cell], wrong[cell])
         pieces.append((f"{digit or '·'} ", STYLES[kind]))
         if column == side - 1:
             pieces.append(("│\n", "dim"))

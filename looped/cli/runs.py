@@ -127,6 +127,8 @@ class SolveCommand:
     """loops to run (default: the trained number)"""
     delay: float | None = None
     """seconds between loops on a terminal (default: 0.15, or less where five seconds would be over)"""
+    svg: Path | None = None
+    """file to write what a terminal shows to, as one animated picture for a page"""
     json: bool = False
     """print one JSON object"""
 
@@ -134,8 +136,12 @@ class SolveCommand:
 def solve(arguments: list[str]) -> None:
     command = parse(SolveCommand, arguments, "looped solve")
     require(command.delay is None or 0 <= command.delay <= 60, f"delay must be in 0..60 seconds, got {command.delay}")
+    require(command.svg is None or command.svg.name != "", f"svg must be a file, got {command.svg}")
 
     from looped import inference
+    from looped.cli.board import Play, final_board, show_live
+    from looped.cli.film import film
+    from looped.files import save_text
     from looped.pretrained import load_any
 
     run = load_any(command.run)
@@ -146,6 +152,9 @@ def solve(arguments: list[str]) -> None:
         inputs, targets = run.test_example(command.index)
         truth = run.task.answer(targets)
     frames = list(inference.solve(run.model, run.task, inputs, command.loops))
+    play = Play(run.name, run.task, inputs, frames, truth)
+    if command.svg is not None:
+        save_text(command.svg, film(play))
     if command.json:
         steps = [{"loop": f.loop, "answer": f.answer, "confidence": f.confidence, "change": f.change} for f in frames]
         asked = {"task": run.task.name, "run": run.name, "input": run.task.render(inputs), "truth": truth}
@@ -154,9 +163,7 @@ def solve(arguments: list[str]) -> None:
 
     from rich.console import Console
 
-    from looped.cli.board import Play, final_board, show_live
-
-    play, console = Play(run.name, run.task, inputs, frames, truth), Console()
+    console = Console()
     if sys.stdout.isatty() and not console.is_dumb_terminal:
         show_live(play, console, command.delay)
         return
