@@ -53,6 +53,7 @@ bench-gpu: setup
 	$(BIN)/looped bench infer --preset reasoning --batches 512 --out benchmarks/results/infer-reasoning-gpu-$$(date +%Y-%m).json
 	$(BIN)/looped bench train --preset lm --out benchmarks/results/train-lm-gpu-$$(date +%Y-%m).json
 	$(BIN)/looped bench scaling --preset reasoning --out benchmarks/results/scaling-reasoning-gpu-$$(date +%Y-%m).json
+	$(BIN)/python benchmarks/engines.py --out benchmarks/results/engines-gpu-$$(date +%Y-%m).json
 
 # The kernels themselves, which elsewhere run in an interpreter, and what needs a card.
 gpu: setup

@@ -229,7 +229,8 @@ def recipes(scale: Scale) -> Experiment:
         title="The paper's recipe and another at equal work",
         about=(
             f"One model trained by the recipe `{own}` and by `{other}` with as many floating-point operations in all. "
-            f"The paper's is AdamW at 1e-4, batches of 64 and learned positions. {_on(scale)}"
+            "The paper's is AdamW at 1e-4, batches of 64 from a million examples and learned positions, at full length "
+            f"from the start. {_on(scale)}"
         ),
         scale=scale,
         cells=tuple(Cell(row, f"timestep r={num_loops}", config) for row, config in ((own, base), (other, against))),

@@ -259,9 +259,11 @@ class _FusedLoops(torch.autograd.Function):
         run.operands(gradients, plan.read[-1], len(run.folded) - 1).grad_feed.copy_(grad)
         grad_inject = None if run.inject is None else torch.zeros_like(grad)
         for trace in _traces(ctx):
-            for t in reversed(trace.loops):
-                run.backward(t, trace, grad, gradients, given.get(t - 1), grad_inject)
-            gradients.wait()  # the trace's memory will be used again
+            try:
+                for t in reversed(trace.loops):
+                    run.backward(t, trace, grad, gradients, given.get(t - 1), grad_inject)
+            finally:  # whatever happened, the memory of all this will be used again
+                gradients.wait()
         inject = None if grad_inject is None else grad_inject.view(ctx.shape)
         tables, weights = gradients.finish()
         of_weights = (tensor for one in weights for tensor in run.in_first_order(one))
@@ -271,8 +273,11 @@ class _FusedLoops(torch.autograd.Function):
 def _traces(ctx: Any) -> Iterator[_Trace]:
     """Pieces of the loops, the last first: all as the forward pass kept them, or computed again from their starts."""
     run: _Pass = ctx.run
-    if ctx.trace is not None:
-        yield ctx.trace
+    if ctx.trace is None and not ctx.starts:
+        raise RuntimeError("what the backward pass needs is gone after the first one")
+    trace, ctx.trace = ctx.trace, None  # a loss that somebody still looks at must not keep it
+    if trace is not None:
+        yield trace
     for start in sorted(ctx.starts, reverse=True):
         loops = range(start, min(start + run.plan.remat, run.plan.num_loops))
         trace = run.trace(ctx.starts[start], loops)
@@ -298,7 +303,8 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _active_product(x: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Tensor:
     """The activation of a product, where possible in the product's own pass over memory.
 
-    The library's GELU is the one with a tanh: it differs from the exact one by less than bfloat16 rounds off.
+    The library's GELU is the one with a tanh, whose distance from the exact one is a ninth of what bfloat16 rounds off
+    (root mean square, of normal numbers; at most 5e-4).
     """
     if x.is_cuda and x.dtype == torch.bfloat16 and activation != "silu":
         return torch.ops.aten._addmm_activation(bias, x, weight.T, use_gelu=activation == "gelu")

@@ -11,7 +11,6 @@ One product P_t = dY_t^T X_t per loop serves all: with Y_t = X_t (gate_t W scale
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -19,11 +18,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from looped.kernels.graphs import stream_for
 from looped.kernels.reference import LayerWeights, Modulation
 from looped.kernels.triton_rows import num_sums
 
+PRODUCTS = "products of weights' gradients"
 OPERAND_BYTES = 2**31
-"""memory for operands that wait to be multiplied"""
+"""memory for operands that wait to be multiplied together; as much again waits while they are"""
 TILE, MIN_TILES = (128, 256), 128
 """of a product's result: as libraries cut it, and how many are worth starting for"""
 FOLD = (32, 64)
@@ -89,6 +90,8 @@ class Gradients:
         self.multiplied: list[tuple[Operands, torch.cuda.Event | None]] = []
         """memory to be used again, the oldest first, and when"""
         self.device = weights[0].w_in.device
+        self.begun = False
+        """whether anything was multiplied beside the current stream"""
         self.sums = [LayerWeights(*(torch.zeros_like(each, dtype=torch.float32) for each in one)) for one in weights]
         attention, feed = (
             Modulation(*(None if table is None else torch.zeros_like(table, dtype=torch.float32) for table in each))
@@ -112,6 +115,7 @@ class Gradients:
         group = self.groups[layer][0]
         if t == group.first:
             part = slice(group.first - normed_from, group.last + 1 - normed_from)
+            self.begun = self.device.type == "cuda"
             with _beside(self.device) as ended:
                 self._multiply(group, layer, normed[0][part], normed[1][part])
             self.multiplied.append((group.memory, ended))
@@ -119,8 +123,8 @@ class Gradients:
 
     def wait(self) -> None:
         """What the products read may be overwritten after this, and what they found be read."""
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).wait_stream(_side_stream(self.device))
+        if self.begun:  # a stream that a capture has not seen must not be waited for in it
+            torch.cuda.current_stream(self.device).wait_stream(stream_for(PRODUCTS, self.device))
 
     def finish(self) -> tuple[list[Tensor | None], list[LayerWeights]]:
         """The gradients of the tables, in order, and of each layer's weights."""
@@ -167,11 +171,6 @@ class Gradients:
             _through_shift(slope_sums, weights.w_in, sums.w_in, given[1].shift, found[1].shift)
 
 
-@cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
-
-
 @contextmanager
 def _beside(device: torch.device) -> Iterator[torch.cuda.Event | None]:
     """Work on a stream of its own, where there are streams, after all that was asked for so far; the event is when it
@@ -179,7 +178,7 @@ def _beside(device: torch.device) -> Iterator[torch.cuda.Event | None]:
     if device.type != "cuda":
         yield None
         return
-    side, ended = _side_stream(device), torch.cuda.Event()
+    side, ended = stream_for(PRODUCTS, device), torch.cuda.Event()
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         yield ended

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +14,8 @@ from looped.kernels.graphs import Replayed
 from looped.models.stack import LoopStack
 
 OLDEST_CARD = (8, 0)
-MOST_GRAPHS = 8
-"""that one model's answers are replayed from: each holds memory"""
+MOST_GRAPHS, MOST_BYTES = 8, 2**30
+"""of graphs that one model's answers are replayed from, and of the states that one of them holds"""
 
 
 def why_not_fused(config: ModelConfig, device: torch.device) -> str | None:
@@ -47,13 +48,23 @@ class FusedLoops:
     def __call__(
         self, embeddings: Tensor, num_loops: int, read: Sequence[int], first_with_grad: int
     ) -> tuple[Tensor, ...]:
+        with torch.cuda.device_of(embeddings):
+            if not self._can_replay(embeddings, len(read)):
+                return self._launched((embeddings,), num_loops, tuple(read), first_with_grad)
+            if self._replayed is None:
+                self._replayed = Replayed(self._launched, most=MOST_GRAPHS)
+            # A graph knows the weights by where they are.
+            places = tuple(parameter.data_ptr() for parameter in self.stack.parameters())
+            return self._replayed((embeddings,), num_loops, tuple(read), 0, also=places)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies have, too: graphs belong to the memory that they were captured with."""
+        return {"stack": self.stack, "_replayed": None}
+
+    def _can_replay(self, embeddings: Tensor, num_states: int) -> bool:
         if torch.is_grad_enabled() or not embeddings.is_cuda or torch.cuda.is_current_stream_capturing():
-            return self._launched((embeddings,), num_loops, tuple(read), first_with_grad)
-        if self._replayed is None:
-            self._replayed = Replayed(self._launched, most=MOST_GRAPHS)
-        # A graph knows the weights by where they are.
-        places = tuple(parameter.data_ptr() for parameter in self.stack.parameters())
-        return self._replayed((embeddings,), num_loops, tuple(read), 0, also=places)
+            return False
+        return num_states * embeddings.nbytes <= MOST_BYTES
 
     def _launched(
         self,

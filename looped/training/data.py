@@ -1,12 +1,12 @@
 """Batches as a pure function of the step, prepared ahead in background threads (generators release the GIL)."""
 
-import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 
 import numpy as np
+import torch
 
 from looped.config import RunConfig
 from looped.tasks import Batch
@@ -40,7 +40,7 @@ def batches(first_step: int, config: RunConfig) -> Iterator[tuple[int, Batch]]:
     """(step, batch) from `first_step` to the last, in order whatever the number of workers."""
     steps = iter(range(first_step, config.train.num_steps))
     waiting: deque[tuple[int, Future[Batch]]] = deque()
-    num_workers = config.train.num_workers or min(4, max(1, (os.cpu_count() or 1) // 4))
+    num_workers = config.train.num_workers or min(4, max(1, torch.get_num_threads() // 4))
     with ThreadPoolExecutor(num_workers, thread_name_prefix="batches") as pool:
         try:
             for step in steps:

@@ -75,4 +75,5 @@ class Stepper:
             share = piece.mask.sum() / total_weight
             (outcome.loss * share).backward()
             seen += torch.stack((outcome.loss.detach(), outcome.right)).double() * share
+            del outcome  # before the next piece makes its own
         return seen

@@ -1,5 +1,6 @@
 """On a card: captured engines give the numbers of the plain one, and bfloat16 those of float64, at real widths."""
 
+import copy
 import json
 import shutil
 
@@ -20,6 +21,8 @@ from looped.training.trainer import Trainer
 from tests.kernels.cases import assert_near, error
 from tests.kernels.plans import KINDS, Case, Inputs, by_definition, fused
 from tests.training.conftest import tiny
+
+triton_products = pytest.importorskip("looped.kernels.triton_products")
 
 pytestmark = [
     pytest.mark.gpu,
@@ -85,7 +88,7 @@ def assert_captured(trainer: Trainer) -> None:
         (loops_at(step, config), tuple(batch_at(step, config).inputs.shape)) for step in range(config.train.num_steps)
     ]
     often = {kind for kind in kinds if kinds.count(kind) > PLAIN_CALLS}
-    assert {(loops, tuple(shapes[0])) for shapes, (loops,), _ in steps.captured} == often
+    assert {(loops, tuple(given[0][0])) for given, (loops,), *_ in steps.captured} == often
 
 
 def assert_alike(weights, seen, true_weights, true_seen) -> None:
@@ -341,3 +344,50 @@ def test_answers_are_replayed_and_follow_the_weights(precision):
     for _ in range(PLAIN_CALLS + 2):
         assert_same()
     assert len(fast.stack.all_loops._replayed.captured) == 2
+
+
+def test_answers_of_copies_and_in_every_mode():
+    """A copy has no graphs of its own yet; what was captured in one mode is not replayed in another."""
+    spec = Spec("tokens", 11, 7, 33)
+    config = ModelConfig(block="looped", dim=64, num_heads=2, num_loops=3, positions="rotary")
+    model = build_model(config, spec).to(CUDA)
+    inputs = torch.randint(11, (4, 33), device=CUDA)
+    with torch.no_grad():
+        wanted = model(inputs)
+    set_engine(model, "fused", CUDA)
+    for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode):
+        for _ in range(PLAIN_CALLS + 2):
+            with mode():
+                assert error(model(inputs), wanted.double()) < 1e-4
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        assert error(copied(inputs), wanted.double()) < 1e-4
+
+
+# ------------------------------------------------------------------ two streams
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_operands_are_not_overwritten_before_they_are_multiplied(monkeypatch, captured):
+    """Twelve loops in groups of two, whose products take longer than the loops in between leave them."""
+    inputs = Inputs(Case(batch=64, seq_len=128, dim=256, num_heads=4, ff_dim=1024, num_loops=12, read=(11,)))
+    wanted = fused(inputs, torch.bfloat16)
+    per_loop = 64 * 128 * (6 * 256 + 2 * 1024) * 2
+    monkeypatch.setattr(triton_products, "OPERAND_BYTES", 2 * per_loop)
+    found = []
+
+    def call(_given):
+        found.append(fused(inputs, torch.bfloat16))
+        return tuple(each for each in found[-1].values() if each is not None)
+
+    if captured:
+        steps = Replayed(call)
+        for _ in range(PLAIN_CALLS + 1):
+            results = steps((torch.zeros(1, device=CUDA),))
+        got = dict(zip((name for name, each in wanted.items() if each is not None), results, strict=True))
+    else:
+        call(None)
+        got = found[0]
+    for name, each in got.items():
+        if each is not None:
+            assert error(each, wanted[name]) < 1e-3, name

@@ -9,7 +9,7 @@ from looped.experiments.paper import experiment
 from looped.experiments.results import load_records
 from looped.experiments.runner import run_experiment
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 
 def test_runs_are_trained_and_tested_on_the_gpu(tmp_path):

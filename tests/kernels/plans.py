@@ -96,8 +96,10 @@ def fused(inputs: Inputs, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     from looped.kernels.triton_loops import LoopPlan, fused_loops  # Triton is not everywhere
 
     case, leaves = inputs.case, [leaf(each) for each in inputs.tensors]
+    # As a model gives the angles.
+    rotation = None if inputs.rotation is None else Rotation(*(each.to(dtype) for each in inputs.rotation))
     plan = LoopPlan(
-        case.num_loops, case.read, case.num_heads, case.causal, case.activation, dtype, inputs.rotation, case.remat
+        case.num_loops, case.read, case.num_heads, case.causal, case.activation, dtype, rotation, case.remat
     )
     return outcome(list(fused_loops(plan, *taken_apart(leaves))), inputs, leaves)
 

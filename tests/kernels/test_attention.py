@@ -64,6 +64,7 @@ def both_ways(qkv, grad, rotation, out, mixed, **heads):
     order = list(range(qkv.shape[1])) if rotation is None else neighbours(heads["num_heads"], size)
     given = qkv[:, order].contiguous()
     before = given.clone()
+    rotation = None if rotation is None else reference.Rotation(*(each.to(qkv.dtype) for each in rotation))
     attended = attend(given, rotation, keep=True, **heads)
     assert attended.whole is not None or torch.equal(given, before)
     kept = None if attended.whole is None else attended

@@ -1,5 +1,6 @@
 """All loops as one function: states and every gradient against the definition, loop after loop, in float64."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -161,6 +162,26 @@ def test_a_loop_that_nobody_differentiates():
     for name, each in zip(inputs.names(), leaves, strict=True):
         if each is not None and exact[name].norm() > 0:
             assert_near(each.grad, exact[name], 1e-5)
+
+
+def test_a_second_backward_pass_is_refused():
+    inputs = Inputs(ORDINARY)
+    leaves = [leaf(each) for each in inputs.tensors]
+    plan = LoopPlan(3, (2,), 1, False, "gelu", torch.float32, inputs.rotation)
+    (state,) = fused_loops(plan, *taken_apart(leaves))
+    state.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="gone after the first"):
+        state.sum().backward()
+
+
+def test_a_copy_computes_the_same():
+    fast, _ = open_stack(injection="add")
+    copied = copy.deepcopy(fast)
+    assert copied.all_loops is not fast.all_loops
+    assert copied.all_loops.stack is copied
+    embeddings = Draw(6)(2, 3, 24)
+    ((_, one),), ((_, other),) = (stack.states_at(embeddings, 4, [3]) for stack in (fast, copied))
+    assert torch.equal(one, other)
 
 
 def test_without_gradients_the_states_are_the_same():

@@ -14,6 +14,7 @@ from tests.kernels.cases import (
     TOLERANCE,
     Draw,
     assert_near,
+    error,
     guarded,
     in_float64,
     laboratory,
@@ -102,6 +103,21 @@ def test_add_norm_to_what_is_known_by_its_norm(tokens, dim, dtype):
     wanted = x.double() + first.double()
     assert_near(after.value, reference.rms_normalise(wanted), TOLERANCE[dtype])
     assert_near(after.inverse, wanted.square().mean(dim=-1).rsqrt(), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("left", [0.5, 0.1])
+def test_what_is_known_by_its_norm_loses_no_more_than_was_rounded_off(left):
+    """Where nearly all of it is taken away, the rest has the whole's error: half a unit of bfloat16, relative to it."""
+    x = Draw()(64, 48, std=3)
+    before, after = (
+        rows.Normed(torch.empty(64, 48, dtype=torch.bfloat16, device=DEVICE), torch.empty(64, device=DEVICE))
+        for _ in range(2)
+    )
+    first = (left - 1) * x
+    rows.add_norm(x, normed=before)
+    rows.add_norm(before, first, normed=after)
+    wanted = reference.rms_normalise(x.double() + first.double())
+    assert error(after.value, wanted) <= 2**-9 * (1 + 1 / left)
 
 
 def test_the_norm_of_nothing_is_nothing():
