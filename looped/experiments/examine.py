@@ -15,6 +15,7 @@ from looped.errors import require
 from looped.experiments.checks import is_finite
 from looped.experiments.results import RECORD_NAME, Evaluation, Record, read_record, run_key, shrunk, training_curve
 from looped.experiments.spec import Measures
+from looped.tasks import corpus
 from looped.training.folder import RunFolder
 from looped.training.log import records as log_records
 from looped.training.schedules import trained_size
@@ -43,6 +44,12 @@ def wanted_names(config: RunConfig, measures: Measures) -> list[str]:
     if config.model.block == "modulated":
         names += measures.beyond
     return [*names, *measures.texts, *([CONTINUITY] if measures.continuity else [])]
+
+
+def require_texts(measures: Measures) -> None:
+    """That the texts of a test are there is asked before the training, not after it."""
+    for text in measures.texts:
+        corpus.find(text, "test")
 
 
 def size_name(multiple: float) -> str:

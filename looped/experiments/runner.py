@@ -16,7 +16,7 @@ from looped.config import RunConfig
 from looped.errors import InputError, require
 from looped.experiments.claims import FOLDER as CLAIMS
 from looped.experiments.claims import is_claimed, make_folder
-from looped.experiments.examine import lacking
+from looped.experiments.examine import lacking, require_texts
 from looped.experiments.results import Record, Value, cell_value, load_records, run_key
 from looped.experiments.spec import Experiment
 from looped.experiments.worker import Outcome, finish_cell, start_worker
@@ -84,6 +84,7 @@ def run_experiment(
     print(f"{what}: {len(missing)} of {len(configs)} runs to do, {num_workers} at a time", file=sys.stderr, flush=True)
     if not missing:
         return True
+    require_texts(experiment.measures)
     make_folder(root)
     # Seed by seed; of each the longest first, so that the last worker does not sit alone at the end.
     missing.sort(key=lambda config: (config.seed, -estimated_flops(config)))

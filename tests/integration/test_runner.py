@@ -15,6 +15,7 @@ import pytest
 
 from looped.cli import main
 from looped.config import RunConfig
+from looped.errors import InputError
 from looped.experiments import worker
 from looped.experiments.paper import experiment
 from looped.experiments.results import RECORD_NAME, load_records, read_record
@@ -263,6 +264,14 @@ def test_a_training_that_diverges_leaves_a_note(tmp_path, monkeypatch):
     assert row["state"].startswith("failed: expected a finite")
     assert row["value"] is None
     assert not row["finished"]
+
+
+def test_a_text_that_is_not_there_is_missed_before_the_training(tmp_path):
+    made = experiment("table3", "smoke")
+    made = replace(made, measures=replace(made.measures, texts=("no-such-text",)))
+    with pytest.raises(InputError, match="no text 'no-such-text'"):
+        run_experiment(made, tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_seeds_are_runs_of_their_own(tmp_path):
