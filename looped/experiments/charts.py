@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from looped.experiments.compare import row_name
 from looped.experiments.document import Figure
 from looped.experiments.figures import COLOURS, PALETTE, Bars, BarSeries, Chart, Lines, Series, draw
 from looped.experiments.measured import Measured, by_group, by_row, distinct_runs, measure_named
@@ -21,13 +23,24 @@ def figures(experiment: Experiment, measured: Sequence[Measured], *, of_runs: bo
     """All figures that an experiment's records allow; without those of single runs where these are shown elsewhere."""
     found = []
     for make, caption in {**_OF_CELLS, **(_OF_RUNS if of_runs else {})}.items():
-        panels = make(measured)
+        panels = _with_problems(make(measured), experiment, measured)
         if panels:
             name = f"{experiment.id}-{experiment.scale}-{make.__name__.replace('_', '-')}"
             svgs = [draw([chart], f"{name}-{index}", words) for index, (chart, words) in enumerate(panels)]
             alt = " ".join(words for _, words in panels)
             found.append(Figure(name, alt, caption, tuple(svgs)))
     return found
+
+
+def _with_problems(panels: Panels, experiment: Experiment, measured: Sequence[Measured]) -> Panels:
+    """Charts of a row named as in the tables, with the problem that is really run."""
+    names = {row: row_name(experiment, members) for row, members in by_row(measured).items()}
+    return [
+        (replace(chart, title=names[chart.title]), words.replace(chart.title, names[chart.title], 1))
+        if chart.title in names
+        else (chart, words)
+        for chart, words in panels
+    ]
 
 
 def against_loops(measured: Sequence[Measured]) -> Panels:
@@ -312,9 +325,9 @@ def _colours(members: Sequence[Measured]) -> list[str]:
     return [PALETTE[index % len(PALETTE)] for index in range(len(blocks))]
 
 
-def readme_figure(measured: Sequence[Measured]) -> str | None:
+def readme_figure(experiment: Experiment, measured: Sequence[Measured]) -> str | None:
     """The cells' charts in one SVG; None where there is nothing to draw."""
-    panels = against_loops(measured) or side_by_side(measured)
+    panels = _with_problems(against_loops(measured) or side_by_side(measured), experiment, measured)
     if not panels:
         return None
     alt = " ".join(words for _, words in panels)

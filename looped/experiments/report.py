@@ -98,7 +98,7 @@ def write_readme(experiment: Experiment, records: Mapping[str, Record], readme: 
     require(bool(measured), f"nothing to show in a README: all {count} cells of {experiment.id} are not finished")
     parts, place, figure = _readme_place(readme, experiment)
     parts[place + 1] = f"\n{readme_part(experiment, measured)}\n\n"
-    if (svg := readme_figure(measured)) is not None:
+    if (svg := readme_figure(experiment, measured)) is not None:
         save_text(readme.parent / "docs" / figure, svg + "\n")
     save_text(readme, "".join(parts))
 

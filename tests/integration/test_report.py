@@ -192,6 +192,10 @@ def test_another_problem_and_the_papers_own_loops_are_told(tmp_path):
             assert text.endswith(f" % ({own})")
     assert rows[4][2].endswith("paper 41.4 % (r=5)")
     assert "n\u00a0=\u00a06" in (tmp_path / "index.html").read_text()  # on one line
+    page = (tmp_path / "index.html").read_text()
+    for name in names:  # the charts of a row, in their titles and in words
+        assert f">{name}</text>" in page
+        assert any(f"{name}: " in label for label in made.labels)
     text = (tmp_path / "report.md").read_text()
     assert "| ED40 (n = 6)" in text
     assert "paper 41.4 % (r=5) |" in text
