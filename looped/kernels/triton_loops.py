@@ -170,14 +170,14 @@ class _Pass:
                 weights = folded.of_loop(t)
                 qkv = _product(place_for(ATTENTION, t, layer).value, weights.w_qkv, folded.qkv_bias(t))
                 attended = attend(qkv, plan.rotation, keep=trace is not None, **self.heads)
-                first, normed = _product(attended.mixed, weights.w_out), place_for(FEED_FORWARD, t, layer)
-                add_norm(place_for(ATTENTION, t, layer), first, normed=normed)
+                update, normed = _product(attended.mixed, weights.w_out), place_for(FEED_FORWARD, t, layer)
+                add_norm(place_for(ATTENTION, t, layer), update, normed=normed)
                 z = _product(normed.value, weights.w_in, weights.b_in) if self.with_z else None
                 if z is None:
                     active = _active_product(normed.value, weights.w_in, weights.b_in, plan.activation)
                 else:
                     active = activation_forward(z, plan.activation)
-                second = _product(active, weights.w_back, weights.b_back)
+                update.addmm_(active, weights.w_back.T)  # of both sublayers, in the product's own pass over memory
                 if trace is not None:
                     # Of a short sequence, the backward pass makes it again.
                     made.append(_Made(qkv, None if attended.whole is None else attended, z))
@@ -186,7 +186,7 @@ class _Pass:
                 inject = self.inject if layer == last_layer and t + 1 < plan.num_loops else None
                 state = torch.empty_like(x) if inject is not None and t in plan.read else None
                 total = torch.empty_like(x)
-                add_norm(x, first, second, state=state, inject=inject, total=total, normed=follows)
+                add_norm(x, update, weights.b_back, state=state, inject=inject, total=total, normed=follows)
                 x = total
                 state = x if state is None else state
             if trace is not None:

@@ -40,15 +40,15 @@ class Normed(NamedTuple):
 
 def add_norm(
     x: Tensor | Normed,
-    first: Tensor | None = None,
-    second: Tensor | None = None,
+    update: Tensor | None = None,
+    bias: Tensor | None = None,
     *,
     state: Tensor | None = None,
     inject: Tensor | None = None,
     total: Tensor | None = None,
     normed: Normed | None = None,
 ) -> None:
-    """Write x + first + second to `state`, that plus inject to `total`, and that over its RMS to `normed`.
+    """Write x + update + bias (dim,) to `state`, that plus inject to `total`, and that over its RMS to `normed`.
 
     Where the sum is only to be normed, x may be given as its own norm, which has half the bytes.
     """
@@ -56,9 +56,9 @@ def add_norm(
     tokens, dim = x.shape
     rows, columns = _tile(dim)
     _add_norm[(triton.cdiv(tokens, rows),)](
-        x, *(x if each is None else each for each in (inverse, first, second, state, inject, total)),
+        x, *(x if each is None else each for each in (inverse, update, bias, state, inject, total)),
         *(normed or (x, x)), tokens, DIM=dim, ROWS=rows, COLUMNS=columns, FROM_NORMED=inverse is not None,
-        FIRST=first is not None, SECOND=second is not None, STATE=state is not None, INJECT=inject is not None,
+        UPDATE=update is not None, BIAS=bias is not None, STATE=state is not None, INJECT=inject is not None,
         TOTAL=total is not None, NORMED=normed is not None, num_warps=4,
     )  # fmt: skip
 
@@ -151,9 +151,9 @@ def _head_tile(width: int, num_heads: int) -> tuple[int, int, int]:
 
 @triton.jit
 def _add_norm(
-    x_ptr, x_inverse_ptr, first_ptr, second_ptr, state_ptr, inject_ptr, total_ptr, normed_ptr, inverse_ptr, num_tokens,
-    DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FROM_NORMED: tl.constexpr, FIRST: tl.constexpr,
-    SECOND: tl.constexpr, STATE: tl.constexpr, INJECT: tl.constexpr, TOTAL: tl.constexpr, NORMED: tl.constexpr,
+    x_ptr, x_inverse_ptr, update_ptr, bias_ptr, state_ptr, inject_ptr, total_ptr, normed_ptr, inverse_ptr, num_tokens,
+    DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FROM_NORMED: tl.constexpr, UPDATE: tl.constexpr,
+    BIAS: tl.constexpr, STATE: tl.constexpr, INJECT: tl.constexpr, TOTAL: tl.constexpr, NORMED: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
@@ -162,10 +162,10 @@ def _add_norm(
     x = tl.load(x_ptr + at, mask=there, other=0.0).to(tl.float32)
     if FROM_NORMED:
         x = x / tl.load(x_inverse_ptr + rows, mask=rows < num_tokens, other=1.0)[:, None]
-    if FIRST:
-        x += tl.load(first_ptr + at, mask=there, other=0.0).to(tl.float32)
-    if SECOND:
-        x += tl.load(second_ptr + at, mask=there, other=0.0).to(tl.float32)
+    if UPDATE:
+        x += tl.load(update_ptr + at, mask=there, other=0.0).to(tl.float32)
+    if BIAS:
+        x += tl.load(bias_ptr + columns, mask=columns < DIM, other=0.0).to(tl.float32)[None, :]
     if STATE:
         tl.store(state_ptr + at, x, mask=there)
     if INJECT:

@@ -48,14 +48,14 @@ def untouched(*guards):
 def test_add_norm_writes_state_total_and_norm(tokens, dim, dtype):
     draw = Draw()
     x = draw(tokens, dim, std=3)
-    first, second, inject = (draw(tokens, dim, dtype=dtype) for _ in range(3))
+    update, inject, bias = draw(tokens, dim, dtype=dtype), draw(tokens, dim, dtype=dtype), draw(dim, dtype=dtype)
     (state, total, value), guards = zip(
         *(guarded(tokens, dim, kind) for kind in (x.dtype, x.dtype, dtype)), strict=True
     )
     inverse, guard = guarded(tokens, 1, torch.float32)
     normed = rows.Normed(value, inverse[:, 0])
-    rows.add_norm(x, first, second, state=state, inject=inject, total=total, normed=normed)
-    wanted = x.double() + first.double() + second.double()
+    rows.add_norm(x, update, bias, state=state, inject=inject, total=total, normed=normed)
+    wanted = x.double() + update.double() + bias.double()
     assert_near(state, wanted, 1e-6)
     wanted = wanted + inject.double()
     assert_near(total, wanted, 1e-6)
@@ -68,15 +68,16 @@ def test_add_norm_writes_state_total_and_norm(tokens, dim, dtype):
 def test_add_norm_leaves_out_what_is_not_asked_for(given):
     """All 64 ways to call it: what is not there is not added, and what is not asked for does not change the rest."""
     draw = Draw()
-    names = ("first", "second", "state", "inject", "total", "normed")
-    x, first, second, inject = (draw(5, 48) for _ in range(4))
+    names = ("update", "bias", "state", "inject", "total", "normed")
+    x, update, inject = (draw(5, 48) for _ in range(3))
+    bias = draw(48)
     kept = x.clone()
     memory = {name: torch.empty(5, 48, device=DEVICE) for name in ("state", "total")}
     normed = rows.Normed(torch.empty(5, 48, device=DEVICE), torch.empty(5, device=DEVICE))
-    everything = {"first": first, "second": second, "inject": inject, "normed": normed, **memory}
+    everything = {"update": update, "bias": bias, "inject": inject, "normed": normed, **memory}
     wished = {name: everything[name] if wish else None for name, wish in zip(names, given, strict=True)}
     rows.add_norm(x, **wished)
-    wanted = x.double() + (first.double() if given[0] else 0) + (second.double() if given[1] else 0)
+    wanted = x.double() + (update.double() if given[0] else 0) + (bias.double() if given[1] else 0)
     if given[2]:
         assert_near(memory["state"], wanted, 1e-6)
     wanted = wanted + (inject.double() if given[3] else 0)
