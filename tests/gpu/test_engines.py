@@ -22,8 +22,6 @@ from tests.kernels.cases import assert_near, error
 from tests.kernels.plans import KINDS, Case, Inputs, by_definition, fused
 from tests.training.conftest import tiny
 
-triton_products = pytest.importorskip("looped.kernels.triton_products")
-
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
@@ -370,6 +368,8 @@ def test_answers_of_copies_and_in_every_mode():
 @pytest.mark.parametrize("captured", [False, True])
 def test_operands_are_not_overwritten_before_they_are_multiplied(monkeypatch, captured):
     """Twelve loops in groups of two, whose products take longer than the loops in between leave them."""
+    from looped.kernels import triton_products  # Triton is not everywhere
+
     inputs = Inputs(Case(batch=64, seq_len=128, dim=256, num_heads=4, ff_dim=1024, num_loops=12, read=(11,)))
     wanted = fused(inputs, torch.bfloat16)
     per_loop = 64 * 128 * (6 * 256 + 2 * 1024) * 2
