@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from looped.kernels.reference import Rotation
-from looped.kernels.triton_common import dot, precision_of
+from looped.kernels.triton_common import dot, load_angles, precision_of, turn
 from looped.kernels.triton_rows import gather_heads, rotate_heads
 
 LONGEST = 128
@@ -115,12 +115,10 @@ def _load_turned(at, inside, cos, sin, ROTARY: tl.constexpr, PRECISION: tl.const
     """A head's channels, pairs of them turned by their positions' angles."""
     x = tl.load(at, mask=inside, other=0.0)
     if ROTARY:
-        left, right = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
         if PRECISION == "widened":
             cos = cos.to(tl.float32)
             sin = sin.to(tl.float32)
-        turned = tl.join((left * cos - right * sin).to(x.dtype), (left * sin + right * cos).to(x.dtype))
-        x = tl.reshape(turned, x.shape)
+        x = turn(x, cos, sin).to(x.dtype)
     return x
 
 
@@ -128,10 +126,7 @@ def _load_turned(at, inside, cos, sin, ROTARY: tl.constexpr, PRECISION: tl.const
 def _store_unturned(at, grad, inside, cos, sin, ROTARY: tl.constexpr):
     """The gradient before the turn, from that after it."""
     if ROTARY:
-        left, right = tl.split(tl.reshape(grad, (grad.shape[0], grad.shape[1] // 2, 2)))
-        cos = cos.to(tl.float32)
-        sin = sin.to(tl.float32)
-        grad = tl.reshape(tl.join(left * cos + right * sin, right * cos - left * sin), grad.shape)
+        grad = turn(grad, cos.to(tl.float32), -sin.to(tl.float32))
     tl.store(at, grad.to(at.dtype.element_ty), mask=inside)
 
 
@@ -140,9 +135,7 @@ def _angles(cos_ptr, sin_ptr, places, inside, HALF: tl.constexpr, ROTARY: tl.con
     cos = tl.full((1, 1), 1.0, tl.float32)
     sin = tl.full((1, 1), 0.0, tl.float32)
     if ROTARY:
-        at = places[:, None] * HALF + tl.arange(0, HALF)[None, :]
-        cos = tl.load(cos_ptr + at, mask=inside, other=1.0)
-        sin = tl.load(sin_ptr + at, mask=inside, other=0.0)
+        cos, sin = load_angles(cos_ptr, sin_ptr, places, tl.arange(0, HALF), inside, HALF)
     return cos, sin
 
 

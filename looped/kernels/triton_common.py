@@ -25,6 +25,20 @@ def dot(left, right, total, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def load_angles(cos_ptr, sin_ptr, places, pairs, there, HALF: tl.constexpr):
+    """(places, pairs) cosines and sines of rotary positions, as they are stored."""
+    at = places[:, None] * HALF + pairs[None, :]
+    return tl.load(cos_ptr + at, mask=there, other=0.0), tl.load(sin_ptr + at, mask=there, other=0.0)
+
+
+@triton.jit
+def turn(x, cos, sin):
+    """Neighbours in (places, channels), turned together; with minus the sine, turned back."""
+    left, right = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
+    return tl.reshape(tl.join(left * cos - right * sin, left * sin + right * cos), x.shape)
+
+
+@triton.jit
 def _normal_tail(z):
     """(probability that a normal number exceeds |z|, exp(-z^2 / 2)), with one exponential (error below 1e-7)."""
     bell = tl.exp2(z * z * -0.7213475204444817)

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from looped.kernels.reference import RMS_EPSILON, Activation, Rotation
-from looped.kernels.triton_common import activate
+from looped.kernels.triton_common import activate, load_angles, turn
 
 EPSILON = tl.constexpr(RMS_EPSILON)
 
@@ -243,14 +243,6 @@ def _scaled_matrices(
 
 
 @triton.jit
-def _angles(cos_ptr, sin_ptr, rows, pairs, seq_len, there, HALF: tl.constexpr):
-    at = (rows % seq_len)[:, None] * HALF + pairs[None, :]
-    cos = tl.load(cos_ptr + at, mask=there, other=0.0).to(tl.float32)
-    sin = tl.load(sin_ptr + at, mask=there, other=0.0).to(tl.float32)
-    return cos, sin
-
-
-@triton.jit
 def _rotate_heads(
     qkv_ptr, cos_ptr, sin_ptr, num_tokens, seq_len,
     WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr,
@@ -261,10 +253,9 @@ def _rotate_heads(
     there = inside & (columns < 2 * HALF)[None, :]
     # Queries are the first heads of a row, keys the next ones.
     at = qkv_ptr + rows.to(tl.int64)[:, None] * WIDTH + tl.program_id(1) * (2 * HALF) + columns[None, :]
-    cos, sin = _angles(cos_ptr, sin_ptr, rows, pairs, seq_len, inside & (pairs < HALF)[None, :], HALF)
+    cos, sin = load_angles(cos_ptr, sin_ptr, rows % seq_len, pairs, inside & (pairs < HALF)[None, :], HALF)
     x = tl.load(at, mask=there, other=0.0).to(tl.float32)
-    left, right = tl.split(tl.reshape(x, (ROWS, PAIRS, 2)))
-    x = tl.reshape(tl.join(left * cos - right * sin, left * sin + right * cos), (ROWS, 2 * PAIRS))
+    x = turn(x, cos.to(tl.float32), sin.to(tl.float32))
     tl.store(at, x.to(qkv_ptr.dtype.element_ty), mask=there)
 
 
@@ -282,8 +273,7 @@ def _gather_heads(
     at = part_ptr + (tokens // seq_len) * batch_stride + head * head_stride + (tokens % seq_len) * place_stride
     x = tl.load(at + columns[None, :], mask=there, other=0.0).to(tl.float32)
     if TURNED:
-        cos, sin = _angles(cos_ptr, sin_ptr, rows, pairs, seq_len, inside & (pairs < HALF)[None, :], HALF)
-        left, right = tl.split(tl.reshape(x, (ROWS, PAIRS, 2)))
-        x = tl.reshape(tl.join(left * cos + right * sin, right * cos - left * sin), (ROWS, 2 * PAIRS))
+        cos, sin = load_angles(cos_ptr, sin_ptr, rows % seq_len, pairs, inside & (pairs < HALF)[None, :], HALF)
+        x = turn(x, cos.to(tl.float32), -sin.to(tl.float32))
     to = out_ptr + tokens * WIDTH + (first_head + head) * (2 * HALF) + columns[None, :]
     tl.store(to, x.to(out_ptr.dtype.element_ty), mask=there)
