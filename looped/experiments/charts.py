@@ -7,7 +7,7 @@ from dataclasses import replace
 from looped.experiments.compare import row_name
 from looped.experiments.document import Figure
 from looped.experiments.figures import COLOURS, PALETTE, Bars, BarSeries, Chart, Lines, Series, draw
-from looped.experiments.measured import Measured, by_group, by_row, distinct_runs, measure_named
+from looped.experiments.measured import Measured, by_group, by_row, distinct_runs, grouped, measure_named
 from looped.experiments.results import Record, at_trained_loops
 from looped.experiments.spec import Experiment
 
@@ -45,15 +45,11 @@ def _with_problems(panels: Panels, experiment: Experiment, measured: Sequence[Me
 
 def against_loops(measured: Sequence[Measured]) -> Panels:
     """The number against the loops a model was trained with: a chart per row, or one where rows are the models."""
-    charts: dict[str, list[Measured]] = {}
-    for one in measured:
-        charts.setdefault(one.cell.row if one.group else "", []).append(one)
     panels: Panels = []
-    for title, members in charts.items():
-        lines: dict[str, list[Measured]] = {}
-        for one in members:
-            if one.measure == members[0].measure and one.cell.shows == members[0].cell.shows:
-                lines.setdefault(one.group or one.cell.row, []).append(one)
+    for title, members in grouped(measured, lambda one: one.cell.row if one.group else "").items():
+        first = members[0]
+        alike = (one for one in members if one.measure == first.measure and one.cell.shows == first.cell.shows)
+        lines = grouped(alike, lambda one: one.group or one.cell.row)
         ladders = {name: sorted(cells, key=lambda one: one.loops) for name, cells in lines.items()}
         rising = {name: cells for name, cells in ladders.items() if len({one.loops for one in cells}) > 1}
         if not rising:

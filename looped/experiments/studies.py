@@ -220,10 +220,10 @@ def recipes(scale: Scale) -> Experiment:
     base = fitting(replace(base, model=model), scale)
     own = SIZES[scale].recipe
     other = "fast" if own == "paper" else "paper"
-    against = start(PROBLEM, scale, other)
-    against = replace(base, model=replace(model, positions=against.model.positions), train=against.train)
+    by_other = start(PROBLEM, scale, other)
+    by_other = replace(base, model=replace(model, positions=by_other.model.positions), train=by_other.train)
     if scale != "smoke":
-        against = with_share(against, estimated_flops(base) / estimated_flops(against))
+        by_other = with_share(by_other, estimated_flops(base) / estimated_flops(by_other))
     return Experiment(
         id="recipes",
         title="The paper's recipe and another at equal work",
@@ -233,7 +233,7 @@ def recipes(scale: Scale) -> Experiment:
             f"from the start. {_on(scale)}"
         ),
         scale=scale,
-        cells=tuple(Cell(row, f"timestep r={num_loops}", config) for row, config in ((own, base), (other, against))),
+        cells=tuple(Cell(row, f"timestep r={num_loops}", config) for row, config in ((own, base), (other, by_other))),
         measures=measures(scale),
         against=own,
     )
