@@ -6,10 +6,10 @@ does not count.
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from looped.training.stepper import Stepper
 from looped.training.trainer import hardware
 
 ENGINES: tuple[Engine, ...] = ("eager", "compiled", "fused")
+Varied = Literal["loops", "tokens", "batch", "remat"]
+VARIED: tuple[Varied, ...] = get_args(Varied)
 WARM_UPS, SECONDS = 4, 1.5
 CHECKED_LOOPS = 4
 """loops of the check: after many, rounding has the last word in every engine"""
@@ -92,7 +94,9 @@ def _rows(
             yield {"preset": name, "batch": batch, "num_loops": model.num_loops, **row}
 
 
-def bench_scaling(name: str, *, device: str = "auto", engine: Engine | None = None) -> Iterator[dict[str, Any]]:
+def bench_scaling(
+    name: str, *, varied: Collection[Varied] = VARIED, device: str = "auto", engine: Engine | None = None
+) -> Iterator[dict[str, Any]]:
     """Time and memory of a step against loops, tokens and batch, each doubled three times from an eighth; and what it
     is to compute loops again in the backward pass, up to ten times as many of them."""
     chosen = preset(name)
@@ -100,14 +104,15 @@ def bench_scaling(name: str, *, device: str = "auto", engine: Engine | None = No
     engine = engine or ("fused" if place.type == "cuda" else "eager")
     batch = chosen.batches[0]
     for part in (8, 4, 2, 1):
-        variants = {
+        variants: dict[Varied, tuple[ModelConfig, Spec, int]] = {
             "loops": (replace(chosen.model, num_loops=max(1, chosen.model.num_loops // part)), chosen.spec, batch),
             "tokens": (chosen.model, replace(chosen.spec, seq_len=max(2, chosen.spec.seq_len // part)), batch),
             "batch": (chosen.model, chosen.spec, max(1, batch // part)),
         }
-        for varied, (model, spec, size) in variants.items():
-            yield {"preset": name, "varied": varied, **_scaled_row(model, spec, size, engine, place)}
-    for times, remat in ((1, 1), (1, 10), (10, 10)):
+        for what, (model, spec, size) in variants.items():
+            if what in varied:
+                yield {"preset": name, "varied": what, **_scaled_row(model, spec, size, engine, place)}
+    for times, remat in ((1, 1), (1, 10), (10, 10)) if "remat" in varied else ():
         model = replace(chosen.model, num_loops=times * chosen.model.num_loops)
         yield {"preset": name, "varied": "remat", **_scaled_row(model, chosen.spec, batch, engine, place, remat)}
 

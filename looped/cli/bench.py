@@ -38,6 +38,8 @@ class ScalingCommand:
 
     preset: str | None = None
     """reasoning, lm or laptop (default: reasoning on a GPU, laptop without)"""
+    varied: tuple[Literal["loops", "tokens", "batch", "remat"], ...] = ()
+    """what is changed (default: everything)"""
     engine: Literal["eager", "compiled", "fused"] | None = None
     """which one (default: fused on a GPU, eager without)"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -100,7 +102,9 @@ def _scaling(verb: str, arguments: list[str]) -> None:
 
     from looped import bench
 
-    _report(command, bench.bench_scaling(_preset(command), device=command.device, engine=command.engine))
+    varied = command.varied or bench.VARIED
+    rows = bench.bench_scaling(_preset(command), varied=varied, device=command.device, engine=command.engine)
+    _report(command, rows)
 
 
 def _preset(command: BenchCommand | ScalingCommand) -> str:

@@ -108,6 +108,11 @@ def test_scaling_doubles_one_thing_at_a_time(capsys, tmp_path):
     assert [(row["num_loops"], row["remat"]) for row in again] == [(8, 1), (8, 10), (80, 10)]
 
 
+def test_scaling_of_one_thing_alone(capsys):
+    result = json.loads(answer(capsys, "scaling", *LAPTOP, "--varied", "tokens", "--json").out)
+    assert [(row["varied"], row["seq_len"]) for row in result["rows"]] == [("tokens", n) for n in (2, 4, 8, 16)]
+
+
 def test_the_file_is_written_beside_the_table(capsys, tmp_path):
     path = tmp_path / "bench.json"
     out = answer(capsys, "infer", *EAGER, "--batches", "2", "--out", str(path)).out
@@ -125,6 +130,7 @@ def test_the_file_is_written_beside_the_table(capsys, tmp_path):
         (["infer", *LAPTOP, "--batches", "0"], "batches must be positive, got 0"),
         (["train", *LAPTOP, "--engines", "jax"], "jax"),
         (["scaling", "--batches", "3"], "--batches"),
+        (["scaling", "--varied", "width"], "width"),
         (["infer", *EAGER, "--batches", "2", "--json", "--out", "{file}/nested.json"], "cannot write"),
     ],
 )
