@@ -215,16 +215,18 @@ def _continuity(model: Any, config: RunConfig) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this package runs from, with + where files differ; outside of one what
-    LOOPED_COMMIT says, which names the commit that was copied to another machine."""
+    """What LOOPED_COMMIT says, which names the commit that was copied to another machine; else that of the checkout
+    which this package runs from, with + where files differ."""
+    if said := os.environ.get("LOOPED_COMMIT"):
+        return said
     root = Path(looped.__file__).parents[1]
     if not (root / ".git").exists():
-        return os.environ.get("LOOPED_COMMIT")
+        return None
     try:
-        said = [
+        head, changes = (
             subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=20, check=True)
             for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no", "--", "looped"))
-        ]
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    return said[0].stdout.strip() + ("+" if said[1].stdout.strip() else "")
+    return head.stdout.strip() + ("+" if changes.stdout.strip() else "")
