@@ -6,7 +6,7 @@ applied to, and what the backward pass would otherwise have to multiply again. E
 operands of its weights' gradients, which are multiplied for several loops at once (`triton_products.py`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -155,43 +155,53 @@ class _Pass:
             return weights
         return weights._replace(w_qkv=torch.empty_like(weights.w_qkv).index_copy_(0, self.order, weights.w_qkv))
 
-    def forward(self, x: Tensor, loops: range, trace: _Trace | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """(what the next loop starts from, the state) of each loop; a backward pass needs the trace."""
+    def forward(
+        self, x: Tensor, loops: range, trace: _Trace | None = None, *, read: Container[int] = (),
+        starts: Container[int] = (),
+    ) -> Iterator[tuple[Tensor | None, Tensor | None]]:  # fmt: skip
+        """After each loop: what the next one starts from where it is among `starts`, and the state where it is `read`.
+        A backward pass needs the trace."""
         plan, last_layer = self.plan, len(self.folded) - 1
         reused = _Norms(range(1 if trace is None else 0), x, plan.compute_dtype)
+        # Two are enough, whatever is kept: a sublayer's is read by the next one alone.
+        rests = (
+            torch.empty(2, *x.shape, dtype=torch.int8, device=x.device) if plan.compute_dtype.itemsize == 2 else None
+        )
 
         def place_for(sublayer: int, t: int, layer: int) -> Normed:
-            return reused.of(sublayer, 0) if trace is None else trace.norms[layer].of(sublayer, t)
+            place = reused.of(sublayer, 0) if trace is None else trace.norms[layer].of(sublayer, t)
+            return place if rests is None else place._replace(rest=rests[sublayer])
 
         add_norm(x, normed=place_for(ATTENTION, loops.start, 0))
         for t in loops:
-            state, made = x, []
+            state = start = None
+            made = []
             for layer, folded in enumerate(self.folded):
-                weights = folded.of_loop(t)
-                qkv = _product(place_for(ATTENTION, t, layer).value, weights.w_qkv, folded.qkv_bias(t))
+                weights, last = folded.of_loop(t), layer == last_layer
+                before, between = place_for(ATTENTION, t, layer), place_for(FEED_FORWARD, t, layer)
+                qkv = _product(before.value, weights.w_qkv, folded.qkv_bias(t))
                 attended = attend(qkv, plan.rotation, keep=trace is not None, **self.heads)
-                update, normed = _product(attended.mixed, weights.w_out), place_for(FEED_FORWARD, t, layer)
-                add_norm(place_for(ATTENTION, t, layer), update, normed=normed)
-                z = _product(normed.value, weights.w_in, weights.b_in) if self.with_z else None
-                if z is None:
-                    active = _active_product(normed.value, weights.w_in, weights.b_in, plan.activation)
-                else:
-                    active = activation_forward(z, plan.activation)
-                update.addmm_(active, weights.w_back.T)  # of both sublayers, in the product's own pass over memory
+                add_norm(before, _product(attended.mixed, weights.w_out), normed=between)
+                z = _product(between.value, weights.w_in, weights.b_in) if self.with_z else None
                 if trace is not None:
                     # Of a short sequence, the backward pass makes it again.
                     made.append(_Made(qkv, None if attended.whole is None else attended, z))
-                after = (t, layer + 1) if layer < last_layer else (t + 1, 0)
+                after = (t + 1, 0) if last else (t, layer + 1)
                 follows = place_for(ATTENTION, *after) if after[0] in loops else None
-                inject = self.inject if layer == last_layer and t + 1 < plan.num_loops else None
-                state = torch.empty_like(x) if inject is not None and t in plan.read else None
-                total = torch.empty_like(x)
-                add_norm(x, update, weights.b_back, state=state, inject=inject, total=total, normed=follows)
-                x = total
-                state = x if state is None else state
+                state = torch.empty_like(x) if last and t in read else None
+                start = torch.empty_like(x) if last and t + 1 in starts else None
+                if follows is None and state is None and start is None:
+                    continue  # the end of loops that are computed again: what follows them is known
+                if z is None:
+                    active = _active_product(between.value, weights.w_in, weights.b_in, plan.activation)
+                else:
+                    active = activation_forward(z, plan.activation)
+                inject = self.inject if last and t + 1 < plan.num_loops else None
+                update = _product(active, weights.w_back)
+                add_norm(between, update, weights.b_back, state=state, inject=inject, total=start, normed=follows)
             if trace is not None:
                 trace.made.append(made)
-            yield x, state
+            yield start, state
 
     def trace(self, x: Tensor, loops: range) -> _Trace:
         return _Trace(loops, [_Norms(loops, x, self.plan.compute_dtype) for _ in self.folded], [])
@@ -236,17 +246,17 @@ class _FusedLoops(torch.autograd.Function):
     def forward(ctx: Any, plan: LoopPlan, x: Tensor, inject: Tensor | None, *rest: Tensor | None) -> tuple[Tensor, ...]:
         needed = any(ctx.needs_input_grad)
         run = _Pass(plan, x, inject, rest, differentiated=needed)
-        state, loops = _flat(x), range(plan.num_loops)
-        ctx.trace = run.trace(state, loops) if needed and not plan.remat else None
-        states, starts = {}, {}
-        for t, (after, shown) in enumerate(run.forward(state, loops, ctx.trace)):
-            if needed and plan.remat and t % plan.remat == 0:
-                starts[t] = state
-            if t in plan.read:
-                states[t] = shown
-            state = after
-        ctx.run, ctx.starts, ctx.shape = run, starts, x.shape
-        return tuple(states[t].view(x.shape) for t in plan.read)
+        first, loops = _flat(x), range(plan.num_loops)
+        ctx.trace = run.trace(first, loops) if needed and not plan.remat else None
+        starts = loops[:: plan.remat] if needed and plan.remat else ()
+        ctx.starts, states = dict.fromkeys(starts[:1], first), []
+        for t, (start, state) in enumerate(run.forward(first, loops, ctx.trace, read=plan.read, starts=starts)):
+            if start is not None:
+                ctx.starts[t + 1] = start
+            if state is not None:
+                states.append(state.view(x.shape))
+        ctx.run, ctx.shape = run, x.shape
+        return tuple(states)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -30,12 +30,15 @@ def _tile(width: int) -> tuple[int, int]:
 
 
 class Normed(NamedTuple):
-    """A state over its RMS, and one over that RMS: all that the norm's backward pass needs."""
+    """A state over its RMS, and one over that RMS: all that the norm's backward pass needs, and, with the rest of its
+    digits, all that the next sublayer adds to. So a state has 3 bytes a number, and none that products read twice."""
 
     value: Tensor
     """(tokens, dim), in the precision of the products"""
     inverse: Tensor
     """(tokens,), in float32"""
+    rest: Tensor | None = None
+    """(tokens, dim), int8: the eight bits that follow those of a bfloat16 value"""
 
 
 def add_norm(
@@ -50,16 +53,18 @@ def add_norm(
 ) -> None:
     """Write x + update + bias (dim,) to `state`, that plus inject to `total`, and that over its RMS to `normed`.
 
-    Where the sum is only to be normed, x may be given as its own norm, which has half the bytes.
+    x is a state, or what an earlier call wrote to `normed`.
     """
-    x, inverse = x if isinstance(x, Normed) else (x, None)
+    x, inverse, rest = x if isinstance(x, Normed) else (x, None, None)
     tokens, dim = x.shape
     rows, columns = _tile(dim)
+    value, new_inverse, new_rest = normed or (None, None, None)
+    given = inverse, rest, update, bias, state, inject, total, value, new_inverse, new_rest
     _add_norm[(triton.cdiv(tokens, rows),)](
-        x, *(x if each is None else each for each in (inverse, update, bias, state, inject, total)),
-        *(normed or (x, x)), tokens, DIM=dim, ROWS=rows, COLUMNS=columns, FROM_NORMED=inverse is not None,
-        UPDATE=update is not None, BIAS=bias is not None, STATE=state is not None, INJECT=inject is not None,
-        TOTAL=total is not None, NORMED=normed is not None, num_warps=4,
+        x, *(x if each is None else each for each in given), tokens, DIM=dim, ROWS=rows, COLUMNS=columns,
+        FROM_NORMED=inverse is not None, FROM_REST=rest is not None, UPDATE=update is not None, BIAS=bias is not None,
+        STATE=state is not None, INJECT=inject is not None, TOTAL=total is not None, NORMED=value is not None,
+        REST=new_rest is not None, num_warps=4,
     )  # fmt: skip
 
 
@@ -77,8 +82,9 @@ def norm_backward(
     tokens, dim = grad.shape
     rows, columns = _tile(dim)
     _norm_backward[(triton.cdiv(tokens, rows),)](
-        *normed, grad_normed, grad, rounded, *(grad if each is None else each for each in (further, summed)), tokens,
-        DIM=dim, ROWS=rows, COLUMNS=columns, FURTHER=further is not None, SUMMED=summed is not None, num_warps=4,
+        normed.value, normed.inverse, grad_normed, grad, rounded,
+        *(grad if each is None else each for each in (further, summed)), tokens, DIM=dim, ROWS=rows,
+        COLUMNS=columns, FURTHER=further is not None, SUMMED=summed is not None, num_warps=4,
     )  # fmt: skip
 
 
@@ -150,16 +156,36 @@ def _head_tile(width: int, num_heads: int) -> tuple[int, int, int]:
 
 
 @triton.jit
+def _joined(value, rest):
+    """The float32 whose first bits are those of a bfloat16 and whose next eight are the rest."""
+    bits = (value.to(tl.int16, bitcast=True).to(tl.int32) << 8) + rest.to(tl.int32)
+    return (bits << 8).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _parted(x):
+    """(the nearest bfloat16, the eight bits that follow, signed): 24 bits of x, rounded."""
+    bits = (x.to(tl.int32, bitcast=True) + 128) >> 8
+    first = (bits + 128) >> 8
+    return first.to(tl.int16).to(tl.bfloat16, bitcast=True), (bits - (first << 8)).to(tl.int8)
+
+
+@triton.jit
 def _add_norm(
-    x_ptr, x_inverse_ptr, update_ptr, bias_ptr, state_ptr, inject_ptr, total_ptr, normed_ptr, inverse_ptr, num_tokens,
-    DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FROM_NORMED: tl.constexpr, UPDATE: tl.constexpr,
-    BIAS: tl.constexpr, STATE: tl.constexpr, INJECT: tl.constexpr, TOTAL: tl.constexpr, NORMED: tl.constexpr,
+    x_ptr, x_inverse_ptr, x_rest_ptr, update_ptr, bias_ptr, state_ptr, inject_ptr, total_ptr, value_ptr, inverse_ptr,
+    rest_ptr, num_tokens,
+    DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FROM_NORMED: tl.constexpr, FROM_REST: tl.constexpr,
+    UPDATE: tl.constexpr, BIAS: tl.constexpr, STATE: tl.constexpr, INJECT: tl.constexpr, TOTAL: tl.constexpr,
+    NORMED: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     there = (rows < num_tokens)[:, None] & (columns < DIM)[None, :]
     at = rows.to(tl.int64)[:, None] * DIM + columns[None, :]
-    x = tl.load(x_ptr + at, mask=there, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + at, mask=there, other=0.0)
+    if FROM_REST:
+        x = _joined(x, tl.load(x_rest_ptr + at, mask=there, other=0))
+    x = x.to(tl.float32)
     if FROM_NORMED:
         x = x / tl.load(x_inverse_ptr + rows, mask=rows < num_tokens, other=1.0)[:, None]
     if UPDATE:
@@ -175,7 +201,13 @@ def _add_norm(
     if NORMED:
         inverse = tl.rsqrt(tl.sum(x * x, axis=1) / DIM + EPSILON)
         tl.store(inverse_ptr + rows, inverse, mask=rows < num_tokens)
-        tl.store(normed_ptr + at, (x * inverse[:, None]).to(normed_ptr.dtype.element_ty), mask=there)
+        x *= inverse[:, None]
+        if REST:
+            value, rest = _parted(x)
+            tl.store(value_ptr + at, value, mask=there)
+            tl.store(rest_ptr + at, rest, mask=there)
+        else:
+            tl.store(value_ptr + at, x.to(value_ptr.dtype.element_ty), mask=there)
 
 
 @triton.jit
