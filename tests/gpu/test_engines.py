@@ -365,6 +365,25 @@ def test_answers_of_copies_and_in_every_mode():
 # ------------------------------------------------------------------ two streams
 
 
+@pytest.mark.parametrize("batch", [1, 2, 7])
+def test_answers_in_halves_are_the_same(monkeypatch, batch):
+    """Launched one by one, and replayed; an odd one goes to the first half, and a single one has no second."""
+    spec = Spec("tokens", 11, 7, 33)
+    config = ModelConfig(
+        block="modulated", dim=64, num_heads=2, num_loops=5, injection="add", positions="rotary",
+        modulation_start="random",
+    )  # fmt: skip
+    model = build_model(config, spec).to(CUDA)
+    inputs = torch.randint(11, (batch, 33), generator=torch.Generator().manual_seed(3)).to(CUDA)
+    with torch.no_grad():
+        wanted = model(inputs, 5, [2, 5])
+    set_engine(model, "fused", CUDA)
+    monkeypatch.setattr("looped.models.fused.HALVED_TOKENS", 1)
+    for _ in range(PLAIN_CALLS + 2):
+        with torch.no_grad():
+            assert error(model(inputs, 5, [2, 5]), wanted.double()) < 1e-4
+
+
 @pytest.mark.parametrize("captured", [False, True])
 def test_operands_are_not_overwritten_before_they_are_multiplied(monkeypatch, captured):
     """Twelve loops in groups of two, whose products take longer than the loops in between leave them."""
