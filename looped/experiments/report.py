@@ -14,6 +14,7 @@ from looped.experiments.page import page
 from looped.experiments.results import Record
 from looped.experiments.spec import SCALES, Experiment
 from looped.experiments.theory_section import theory_section
+from looped.experiments.tries import other_tries, tries_section
 from looped.experiments.views import claims_table, continuity, details, matrix
 from looped.experiments.words import Part, compute, conditions, distinct_records, rules, summary, unfinished, verdicts
 from looped.files import save_text
@@ -22,9 +23,11 @@ TITLE = "On Expressive Power of Looped Transformers: what we could reproduce"
 _README_START, _README_END = "<!-- results:", "<!-- end of results -->"
 
 
-def write_report(experiments: Sequence[Experiment], records: Mapping[str, Record], out: Path) -> Path:
+def write_report(
+    experiments: Sequence[Experiment], records: Mapping[str, Record], out: Path, known: Sequence[Experiment] = ()
+) -> Path:
     """Write `report.md` with its figures and `index.html`; returns the page's path."""
-    made = report(experiments, records)
+    made = report(experiments, records, known)
     for figure in made.figures:
         for index, svg in enumerate(figure.panels):
             save_text(out / panel_path(figure, index), svg + "\n")
@@ -33,8 +36,10 @@ def write_report(experiments: Sequence[Experiment], records: Mapping[str, Record
     return out / "index.html"
 
 
-def report(experiments: Sequence[Experiment], records: Mapping[str, Record]) -> Document:
-    """The whole report as data."""
+def report(
+    experiments: Sequence[Experiment], records: Mapping[str, Record], known: Sequence[Experiment] = ()
+) -> Document:
+    """The whole report as data. Where all `known` experiments are given, it also tells of runs that belong to none."""
     parts: list[Part] = []
     missing = []
     for experiment in experiments:
@@ -49,6 +54,8 @@ def report(experiments: Sequence[Experiment], records: Mapping[str, Record]) -> 
         tries = unfinished(experiment, measured, records)
         sections.append(_section(experiment, measured, tries, of_runs=not configs <= shown))
         shown |= configs
+    if known and (tries := other_tries(records.values(), known)):
+        sections.append(tries_section(tries, known))
     sections.append(theory_section())
     sections.append(Section("How to read this", "rules", (Points(tuple(rules(several))),)))
     return Document(TITLE, tuple(summary(parts, missing)), tuple(sections))

@@ -1,0 +1,84 @@
+"""Runs that no table shows: what else was tried, how it differs from what is in a table, and what it gave."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from looped.config import RunConfig
+from looped.experiments.document import Entry, Section, Table, Words
+from looped.experiments.measured import MEASURES, hardware_text
+from looped.experiments.results import Record, at_trained_loops, seedless_key
+from looped.experiments.spec import Experiment
+
+HEAD = ("try", "what differs", "steps", "samples", "result", "hardware", "note")
+
+
+def other_tries(records: Iterable[Record], experiments: Sequence[Experiment]) -> list[Record]:
+    """Records that belong to no cell, in the order of their names."""
+    shown = {seedless_key(config) for experiment in experiments for config in experiment.configs()}
+    return sorted(
+        (record for record in records if seedless_key(record.config) not in shown), key=lambda record: record.file_name
+    )
+
+
+def tries_section(tries: Sequence[Record], experiments: Sequence[Experiment]) -> Section:
+    rows = [tuple(Entry(text) for text in _texts(record, experiments)) for record in tries]
+    text = (
+        "Trainings with settings that no table has, each beside the cell that it differs least from: what was given up,"
+        " and short looks at other ways. They are told here so that it can be seen how the tables' were chosen."
+    )
+    table = Table("Other tries", HEAD, tuple(rows), text_columns=("what differs", "result", "hardware", "note"))
+    return Section("What else was tried", "tries", (Words(text), table))
+
+
+def _texts(record: Record, experiments: Sequence[Experiment]) -> tuple[str, ...]:
+    config = record.config
+    label, changes = _nearest(config, experiments)
+    return (
+        label or config.folder_name,
+        "; ".join(f"{name} {ours}, not {others}" for name, (ours, others) in changes.items()) or "-",
+        f"{record.steps:,} of {config.train.num_steps:,}",
+        f"{record.samples:,}",
+        _result(record),
+        hardware_text(record),
+        record.note or "-",
+    )
+
+
+def _nearest(config: RunConfig, experiments: Sequence[Experiment]) -> tuple[str, dict[str, tuple[Any, Any]]]:
+    """The cell of the same task and block that differs in the fewest settings, in words, and those settings."""
+    best: tuple[str, dict[str, tuple[Any, Any]]] = "", {}
+    for experiment in experiments:
+        for cell in experiment.cells:
+            if (cell.config.task.name, cell.config.model.block) != (config.task.name, config.model.block):
+                continue
+            changes = _changes(config, cell.config)
+            if not best[0] or len(changes) < len(best[1]):
+                best = f"{cell.label} ({experiment.id}, {experiment.scale} scale)", changes
+    return best
+
+
+def _changes(config: RunConfig, other: RunConfig) -> dict[str, tuple[Any, Any]]:
+    ours, others = (dict(_flat(each.identity())) for each in (config, other))
+    return {name: (value, others[name]) for name, value in ours.items() if value != others[name] and name != "seed"}
+
+
+def _flat(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{where}{name}.")
+        else:
+            yield f"{where}{name}", value
+
+
+def _result(record: Record) -> str:
+    """Its test; where there was none, what its training last knew."""
+    measure = MEASURES[record.config.task.metric]
+    if record.test is not None:
+        row = at_trained_loops(record.test)
+        shown = measure.show(row[record.config.task.metric])
+        return f"{measure.label} {shown} ({measure.show_interval(row['low'], row['high'])})"
+    known = [point for point in record.curve if "validation" in point]
+    if known:
+        last = known[-1]
+        return f"{measure.label} {measure.show(last['validation'])} on validation data, after {last['samples']:,}"
+    return f"loss {record.curve[-1]['loss']:.3g} at the end" if record.curve else "nothing"

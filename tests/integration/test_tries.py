@@ -1,0 +1,63 @@
+"""Runs that no table shows are told of, beside the cell that they differ least from."""
+
+from dataclasses import replace
+
+from looped.cli import main
+from looped.experiments.report import report
+from looped.experiments.results import Record, run_key
+from looped.experiments.tries import HEAD, other_tries, tries_section
+from tests.integration.fake_records import fake_record, fake_records
+from tests.integration.test_report import LAPTOP, saved, trained
+
+
+def changed(pattern: str, **train) -> Record:
+    """The record of a cell's run with other settings."""
+    (cell,) = LAPTOP.select([pattern]).cells
+    return fake_record(replace(cell.config, train=replace(cell.config.train, **train)), 0.5)
+
+
+def row_of(record: Record) -> dict[str, str]:
+    ((_, table),) = [tries_section([record], [LAPTOP]).blocks]
+    (row,) = table.rows
+    return dict(zip(HEAD, (entry.text for entry in row), strict=True))
+
+
+def test_only_what_is_in_no_table_is_another_try():
+    shown = fake_records([LAPTOP], num_seeds=2)
+    other = changed("ED40:looped r=4", muon_learning_rate=0.5)
+    everything = {**shown, run_key(other.config): other}
+    assert other_tries(everything.values(), [LAPTOP]) == [other]
+    anchors = [section.anchor for section in report([LAPTOP], everything, [LAPTOP]).sections]
+    assert anchors.count("tries") == 1
+    for without in (report([LAPTOP], everything), report([LAPTOP], shown, [LAPTOP])):
+        assert "tries" not in [section.anchor for section in without.sections]
+
+
+def test_a_try_names_its_cell_and_every_setting_that_differs():
+    record = changed("ED40:timestep r=8", muon_learning_rate=0.5, schedule="cosine")
+    found = row_of(record)
+    assert found["try"] == "ED40, timestep r=8 (table1, laptop scale)"
+    assert found["what differs"] == "train.muon_learning_rate 0.5, not 0.01; train.schedule cosine, not linear"
+    row = trained(record.test)
+    percent = [f"{100 * row[name]:.1f}" for name in ("accuracy", "low", "high")]
+    assert found["result"] == f"accuracy {percent[0]} % ({percent[1]} to {percent[2]})"
+
+
+def test_a_try_without_a_test_says_what_its_training_knew():
+    stopped = replace(changed("ED40:looped r=8", learning_rate=1.0), finished=False, test=None, steps=7, note="spiked")
+    points = [{"samples": 10, "loss": 2.0, "validation": 0.25}, {"samples": 20, "loss": 3.125}]
+    found = row_of(replace(stopped, curve=points))
+    assert found["steps"] == "7 of 2,700"
+    assert (found["result"], found["note"]) == ("accuracy 25.0 % on validation data, after 10", "spiked")
+    assert row_of(replace(stopped, curve=points[1:]))["result"] == "loss 3.12 at the end"
+    assert row_of(replace(stopped, curve=[]))["result"] == "nothing"
+
+
+def test_the_whole_report_tells_of_them_and_one_experiment_does_not(tmp_path, capsys):
+    other = changed("ED40:looped r=4", muon_learning_rate=0.5)
+    saved({run_key(other.config): other, **fake_records([LAPTOP])}, tmp_path / "results")
+    where = ["--results", str(tmp_path / "results"), "--root", str(tmp_path), "--out", str(tmp_path / "report")]
+    for names, told in (([], True), (["table1"], False), (["table1", "--cells", "ED40:*"], False)):
+        assert main(["paper", "report", *names, *where]) == 0
+        assert ("muon_learning_rate 0.5, not 0.01" in (tmp_path / "report" / "report.md").read_text()) == told
+    capsys.readouterr()
