@@ -63,7 +63,7 @@ class ModelConfig:
     norm: Literal["rms", "query-key", "none"] = "rms"
     """normalisation in front of attention, feed-forward layer and read-out; or of queries, keys and read-out alone"""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
-    """of the products; weights and the state stay in float32 under bfloat16"""
+    """of the products; under bfloat16, weights stay in float32 and the state in float32 or 24 bits of it"""
 
     def __post_init__(self) -> None:
         check_fields(self)

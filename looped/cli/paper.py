@@ -168,30 +168,30 @@ def _report(command: PaperCommand) -> None:
     records = load_records(command.results, command.root)
     found = any(record.finished for record in records.values())
     require(found, f"nothing to report: no record of a finished run in {command.results} or under {command.root}")
-    known = _at_all_scales(command)
+    known = [] if command.scale else [_chosen(replace(command, scale=scale), scale) for scale in _REPORTED]
     chosen = _chosen(command, "laptop") if command.scale else _with_records(known, records)
     require(command.readme is None or len(chosen) == 1, "--readme goes with one experiment: expected its name first")
     if command.readme is not None:
         check_readme(command.readme, chosen[0])
     # What belongs to no experiment is told where all of them are.
-    everything = not (command.experiments or command.scale or command.cells)
-    page = write_report(chosen, records, command.out, [*chain(*known.values())] if everything else ())
+    everything = not (command.experiments or command.scale)
+    others = [*chain(*known), *_chosen(command, "smoke")] if everything else ()
+    page = write_report(chosen, records, command.out, others)
     if command.readme is not None:
         write_readme(chosen[0], records, command.readme)
     show({"page": str(page)}, str(page), as_json=command.json)
 
 
-def _at_all_scales(command: PaperCommand) -> "dict[str, list[Experiment]]":
-    return {scale: _chosen(replace(command, scale=scale), scale) for scale in ("laptop", "gpu", "paper")}
+_REPORTED = ("laptop", "gpu", "paper")
 
 
-def _with_records(known: "dict[str, list[Experiment]]", records: "dict[str, Record]") -> "list[Experiment]":
+def _with_records(known: "list[list[Experiment]]", records: "dict[str, Record]") -> "list[Experiment]":
     """At every scale but smoke what has results, and once what has none."""
     from looped.experiments.results import run_key, seedless_key
 
     measured = {seedless_key(record.config) for record in records.values() if record.finished}
     found = []
-    for experiments in zip(*known.values(), strict=True):
+    for experiments in zip(*known, strict=True):
         begun = [one for one in experiments if any(run_key(config) in measured for config in one.configs())]
         found += begun or experiments[:1]
     return found

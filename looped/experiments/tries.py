@@ -5,11 +5,11 @@ from typing import Any
 
 from looped.config import RunConfig
 from looped.experiments.document import Entry, Section, Table, Words
-from looped.experiments.measured import MEASURES, hardware_text
+from looped.experiments.measured import hardware_text, measure_named
 from looped.experiments.results import Record, at_trained_loops, seedless_key
 from looped.experiments.spec import Experiment
 
-HEAD = ("try", "what differs", "steps", "samples", "result", "hardware", "note")
+HEAD = ("try", "what differs", "seed", "steps", "samples", "result", "hardware", "note")
 
 
 def other_tries(records: Iterable[Record], experiments: Sequence[Experiment]) -> list[Record]:
@@ -35,7 +35,8 @@ def _texts(record: Record, experiments: Sequence[Experiment]) -> tuple[str, ...]
     label, changes = _nearest(config, experiments)
     return (
         label or config.folder_name,
-        "; ".join(f"{name} {ours}, not {others}" for name, (ours, others) in changes.items()) or "-",
+        "; ".join(f"{name} {ours}, not {others}" for name, (ours, others) in changes.items()) or "no cell is like it",
+        str(config.seed),
         f"{record.steps:,} of {config.train.num_steps:,}",
         f"{record.samples:,}",
         _result(record),
@@ -72,7 +73,7 @@ def _flat(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any
 
 def _result(record: Record) -> str:
     """Its test; where there was none, what its training last knew."""
-    measure = MEASURES[record.config.task.metric]
+    measure = measure_named(record.config.task.metric)
     if record.test is not None:
         row = at_trained_loops(record.test)
         shown = measure.show(row[record.config.task.metric])
@@ -80,5 +81,8 @@ def _result(record: Record) -> str:
     known = [point for point in record.curve if "validation" in point]
     if known:
         last = known[-1]
-        return f"{measure.label} {measure.show(last['validation'])} on validation data, after {last['samples']:,}"
-    return f"loss {record.curve[-1]['loss']:.3g} at the end" if record.curve else "nothing"
+        return (
+            f"{measure.label} {measure.show(last['validation'])} on validation data, after {last['samples']:,} samples"
+        )
+    losses = [point["loss"] for point in record.curve if "loss" in point]
+    return f"loss {losses[-1]:.3g} at the end" if losses else "nothing"

@@ -26,7 +26,10 @@ def stream_for(purpose: str, device: torch.device) -> torch.cuda.Stream:
 
 
 def side_by_side(calls: Sequence[Callable[[], Found]], device: torch.device) -> list[Found]:
-    """What calls give that have nothing to do with each other, all but the first on streams beside the current one."""
+    """What calls give that have nothing to do with each other, all but the first on streams beside the current one.
+
+    Its memory is used again by the next such calls, which wait for the current stream: use it there, or copy it.
+    """
     here = torch.cuda.current_stream(device)
     beside = [stream_for(f"call {number} of several", device) for number in range(1, len(calls))]
     for stream in beside:

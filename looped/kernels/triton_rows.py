@@ -165,7 +165,8 @@ def _joined(value, rest):
 @triton.jit
 def _parted(x):
     """(the nearest bfloat16, the eight bits that follow, signed): 24 bits of x, rounded."""
-    bits = (x.to(tl.int32, bitcast=True) + 128) >> 8
+    bits = tl.where(x == x, x.to(tl.int32, bitcast=True), 0x7FC00000)  # no NaN that would turn into a number
+    bits = (bits + 128) >> 8
     first = (bits + 128) >> 8
     return first.to(tl.int16).to(tl.bfloat16, bitcast=True), (bits - (first << 8)).to(tl.int8)
 

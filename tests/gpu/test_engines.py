@@ -365,13 +365,15 @@ def test_answers_of_copies_and_in_every_mode():
 # ------------------------------------------------------------------ two streams
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("bfloat16", 2e-2)])
 @pytest.mark.parametrize("batch", [1, 2, 7])
-def test_answers_in_halves_are_the_same(monkeypatch, batch):
+def test_answers_in_halves_are_the_same(monkeypatch, batch, precision, tolerance, mode):
     """Launched one by one, and replayed; an odd one goes to the first half, and a single one has no second."""
     spec = Spec("tokens", 11, 7, 33)
     config = ModelConfig(
         block="modulated", dim=64, num_heads=2, num_loops=5, injection="add", positions="rotary",
-        modulation_start="random",
+        modulation_start="random", precision=precision,
     )  # fmt: skip
     model = build_model(config, spec).to(CUDA)
     inputs = torch.randint(11, (batch, 33), generator=torch.Generator().manual_seed(3)).to(CUDA)
@@ -380,8 +382,8 @@ def test_answers_in_halves_are_the_same(monkeypatch, batch):
     set_engine(model, "fused", CUDA)
     monkeypatch.setattr("looped.models.fused.HALVED_TOKENS", 1)
     for _ in range(PLAIN_CALLS + 2):
-        with torch.no_grad():
-            assert error(model(inputs, 5, [2, 5]), wanted.double()) < 1e-4
+        with mode():
+            assert error(model(inputs, 5, [2, 5]), wanted.double()) < tolerance
 
 
 @pytest.mark.parametrize("captured", [False, True])

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 from looped.cli import main
+from looped.experiments.paper import experiment
 from looped.experiments.report import report
 from looped.experiments.results import Record, run_key
 from looped.experiments.tries import HEAD, other_tries, tries_section
+from looped.recipes import recipe
 from tests.integration.fake_records import fake_record, fake_records
 from tests.integration.test_report import LAPTOP, saved, trained
 
@@ -48,16 +50,28 @@ def test_a_try_without_a_test_says_what_its_training_knew():
     points = [{"samples": 10, "loss": 2.0, "validation": 0.25}, {"samples": 20, "loss": 3.125}]
     found = row_of(replace(stopped, curve=points))
     assert found["steps"] == "7 of 2,700"
-    assert (found["result"], found["note"]) == ("accuracy 25.0 % on validation data, after 10", "spiked")
+    assert (found["result"], found["note"]) == ("accuracy 25.0 % on validation data, after 10 samples", "spiked")
     assert row_of(replace(stopped, curve=points[1:]))["result"] == "loss 3.12 at the end"
-    assert row_of(replace(stopped, curve=[]))["result"] == "nothing"
+    assert row_of(replace(stopped, curve=[{"samples": 20}]))["result"] == "nothing"
+
+
+def test_a_try_of_a_task_without_a_table():
+    record = fake_record(recipe("laptop", "lcs"), 0.5)
+    assert row_of(record)["try"] == record.config.folder_name
+    assert row_of(record)["what differs"] == "no cell is like it"
 
 
 def test_the_whole_report_tells_of_them_and_one_experiment_does_not(tmp_path, capsys):
     other = changed("ED40:looped r=4", muon_learning_rate=0.5)
-    saved({run_key(other.config): other, **fake_records([LAPTOP])}, tmp_path / "results")
+    smoke = fake_records([experiment("table1", "smoke").select(["ED60:timestep r=3"])])
+    saved({run_key(other.config): other, **fake_records([LAPTOP]), **smoke}, tmp_path / "results")
     where = ["--results", str(tmp_path / "results"), "--root", str(tmp_path), "--out", str(tmp_path / "report")]
     for names, told in (([], True), (["table1"], False), (["table1", "--cells", "ED40:*"], False)):
         assert main(["paper", "report", *names, *where]) == 0
-        assert ("muon_learning_rate 0.5, not 0.01" in (tmp_path / "report" / "report.md").read_text()) == told
+        text = (tmp_path / "report" / "report.md").read_text()
+        assert ("muon_learning_rate 0.5, not 0.01" in text) == told
+        section = text.partition("## What else was tried")[2].partition("\n## ")[0]
+        assert section.count("\n| ") == (3 if told else 0)  # two of the head, one try: smoke scale is for tests
+    # A pattern of one scale's columns.
+    assert main(["paper", "report", "table1", "--scale", "smoke", "--cells", "ED60:timestep r=3", *where]) == 0
     capsys.readouterr()
