@@ -38,7 +38,8 @@ thead th.group { text-align: left; }
 thead tr:not(:last-child) th.group { border-bottom: 1px solid var(--line); }
 tbody th { font-weight: 500; vertical-align: top; }
 tbody th, thead tr:first-child th:first-child { position: sticky; left: 0; background: var(--ground); }
-.words { text-align: left; }
+.words { text-align: left; } td.words { white-space: normal; min-width: 7rem; }
+tr:has(td.words) td { vertical-align: top; }
 small { display: block; font-size: .82em; font-weight: 400; color: var(--soft); }
 td small.below { white-space: normal; min-width: 5.3rem; }
 .sign { font-weight: 600; display: inline-block; min-width: 1em; text-align: center; }

@@ -9,15 +9,19 @@ from looped.experiments.measured import hardware_text, measure_named
 from looped.experiments.results import Record, at_trained_loops, seedless_key
 from looped.experiments.spec import Experiment
 
-HEAD = ("try", "what differs", "seed", "steps", "samples", "result", "hardware", "note")
+HEAD = ("try", "seed", "result", "samples", "steps", "what differs", "note", "hardware")
 
 
 def other_tries(records: Iterable[Record], experiments: Sequence[Experiment]) -> list[Record]:
-    """Records that belong to no cell, in the order of their names."""
+    """Records that belong to no cell: by task, then by block and loops, the longest first."""
     shown = {seedless_key(config) for experiment in experiments for config in experiment.configs()}
-    return sorted(
-        (record for record in records if seedless_key(record.config) not in shown), key=lambda record: record.file_name
-    )
+    others = [record for record in records if seedless_key(record.config) not in shown]
+
+    def place(record: Record) -> tuple[Any, ...]:
+        config = record.config
+        return config.task.name, config.model.block, config.model.num_loops, -record.samples, record.file_name
+
+    return sorted(others, key=place)
 
 
 def tries_section(tries: Sequence[Record], experiments: Sequence[Experiment]) -> Section:
@@ -33,15 +37,16 @@ def tries_section(tries: Sequence[Record], experiments: Sequence[Experiment]) ->
 def _texts(record: Record, experiments: Sequence[Experiment]) -> tuple[str, ...]:
     config = record.config
     label, changes = _nearest(config, experiments)
+    differences = "; ".join(f"{name} {ours}, not {others}" for name, (ours, others) in changes.items())
     return (
         label or config.folder_name,
-        "; ".join(f"{name} {ours}, not {others}" for name, (ours, others) in changes.items()) or "no cell is like it",
         str(config.seed),
-        f"{record.steps:,} of {config.train.num_steps:,}",
-        f"{record.samples:,}",
         _result(record),
-        hardware_text(record),
+        f"{record.samples:,}",
+        f"{record.steps:,} of {config.train.num_steps:,}",
+        differences or "no cell is like it",
         record.note or "-",
+        hardware_text(record),
     )
 
 
