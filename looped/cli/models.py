@@ -61,8 +61,16 @@ def _list(arguments: list[str]) -> None:
 
     from looped import pretrained
 
-    found = [pretrained.describe(name).to_json() for name in pretrained.names()]
-    show({"models": found}, _table(found) if found else _none(), as_json=command.json)
+    found, damaged = [], []
+    for name in pretrained.names():
+        try:
+            found.append(pretrained.describe(name).to_json())
+        except InputError as error:
+            damaged.append(str(error))
+    if found or not damaged:
+        show({"models": found}, _table(found) if found else _none(), as_json=command.json)
+    if damaged:
+        raise InputError("; ".join(damaged))
 
 
 def _check(arguments: list[str]) -> None:

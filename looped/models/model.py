@@ -17,6 +17,9 @@ from looped.models.init import EMBEDDING_STD, embedding_weight, linear_weight
 from looped.models.stack import LoopStack
 from looped.tasks import Spec
 
+MOST_LOOPS = 100_000
+"""more is a slip of the finger, and would be noticed late"""
+
 
 class LoopModel(nn.Module):
     """Embedding, looped stack, read-out. `iterate` is the one loop that training, lens and pictures share."""
@@ -143,6 +146,7 @@ class LoopModel(nn.Module):
     def _checked_loops(self, num_loops: int | None) -> int:
         num_loops = self.config.num_loops if num_loops is None else num_loops
         require(num_loops >= 1, f"num_loops must be at least 1, got {num_loops}")
+        require(num_loops <= MOST_LOOPS, f"num_loops must be at most {MOST_LOOPS:,}, got {num_loops}")
         require(
             self.config.block != "standard" or num_loops == 1,
             f"a standard model applies its layers once: expected num_loops 1, got {num_loops}",

@@ -183,6 +183,7 @@ def test_a_stopped_training_does_not_count_as_success(tmp_path):
         (["eval", "/nowhere"], "no run at /nowhere"),
         (["eval", "{folder}"], "is not a run"),
         (["eval", "{run}", "--loops", "0"], "loops must be at least 1, got 0"),
+        (["eval", "{run}", "--loops", "8", "999999"], "num_loops must be at most 100,000, got 999999"),
         (["eval", "{run}", "--size", "0"], "size must be at least 1, got 0"),
         (["eval", "{run}", "--split", "exam"], "exam"),
         (["solve", "{run}", "--input", "abca"], "expected two strings"),

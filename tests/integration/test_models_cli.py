@@ -48,6 +48,17 @@ def shipped(empty, runs, capsys):
     return empty
 
 
+def test_a_damaged_model_does_not_hide_the_others(shipped, capsys):
+    path = shipped / f"{SUDOKU}.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert main(["models"]) == 2
+    captured = capsys.readouterr()
+    assert STRINGS in captured.out
+    assert SUDOKU not in captured.out
+    assert len(captured.err.splitlines()) == 1
+    assert str(path) in captured.err
+
+
 def test_where_nothing_is_shipped_it_is_said_in_one_line(empty, capsys):
     for command in (["models"], ["models", "list"], ["models", "check"]):
         said = answer(capsys, *command).splitlines()
