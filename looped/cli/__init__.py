@@ -23,6 +23,9 @@ VERBS = {
     "train": Verb("train TASK", "train a model; stopped anywhere, the same command goes on", "runs:train"),
     "eval": Verb("eval RUN", "accuracy of a trained run at chosen loop counts, with intervals", "runs:evaluate"),
     "solve": Verb("solve RUN", "what a trained run answers after every loop", "runs:solve"),
+    "inspect": Verb(
+        "inspect RUN", "a trained run from inside: its state, continuity and modulation", "inspect:inspect"
+    ),
     "models": Verb("models", "trained models that come with looped; each does where a RUN does", "models:models"),
     "data": Verb("data VERB", "look at, write, check and count a task's examples", "data:data"),
     "theory": Verb("theory VERB", "build, verify and draw the networks of the proofs, exactly", "theory:theory"),

@@ -1,0 +1,119 @@
+"""`looped inspect RUN`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from looped.cli.parsing import parse, show
+from looped.errors import require
+
+SHOWN_ROWS = 16
+
+
+@dataclass(frozen=True)
+class InspectCommand:
+    """Look inside a trained run, loop by loop: its answers, its state, its continuity, its modulation."""
+
+    run: tyro.conf.Positional[str]
+    """folder of a trained run, a name that looped models lists, or a task, which stands for its best shipped model"""
+    size: int = 16
+    """how many test examples are looked at"""
+    loops: int | None = None
+    """loops to run (default: the trained number)"""
+    svg: Path | None = None
+    """file to write a picture of it to"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where to compute"""
+    json: bool = False
+    """print one JSON object"""
+
+
+def inspect(arguments: list[str]) -> None:
+    command = parse(InspectCommand, arguments, "looped inspect")
+    require(command.size >= 1, f"size must be at least 1, got {command.size}")
+    require(command.svg is None or command.svg.name != "", f"svg must be a file, got {command.svg}")
+
+    from looped.analysis import look_inside
+    from looped.files import save_text
+    from looped.pretrained import load_any
+    from looped.training import evaluate
+    from looped.training.engine import choose_device
+    from looped.training.evaluation import EVALUATION_SEED
+    from looped.training.schedules import trained_size
+
+    run = load_any(command.run, choose_device(command.device))
+    example_size = trained_size(run.config)
+    batch = run.task.sample(EVALUATION_SEED, "test", range(command.size), example_size)
+    found = look_inside(run.model, batch.inputs, num_loops=command.loops)
+    loops = range(1, found["num_loops"] + 1)
+    answers = evaluate(run.model, run.task, "test", command.size, loops, example_size=example_size)
+    metric = run.task.metric
+    for row, answer in zip(found["rows"], answers["rows"], strict=True):
+        row[metric] = answer[metric]
+    about = {"run": run.name, "task": run.task.name, "step": run.step, "metric": metric, **found}
+    if command.svg is not None:
+        save_text(command.svg, picture(about))
+    show(about, _table(about), as_json=command.json)
+
+
+def _table(about: dict[str, Any]) -> str:
+    """Some of the loops, the first and the last among them."""
+    rows, metric = about["rows"], about["metric"]
+    names = list(rows[0]["modulation"])
+    step = -(-len(rows) // SHOWN_ROWS)
+    chosen = [row for row in rows if row["loop"] == 1 or row["loop"] % step == 0 or row is rows[-1]]
+    heads = ["loop", "state", "change", "continuity", metric, *names]
+    lines = [[f"{row['loop']}", *map(_short, _numbers(row, metric, names))] for row in chosen]
+    widths = [max(len(line[place]) for line in [heads, *lines]) for place in range(len(heads))]
+    title = (
+        f"{about['run']}: {about['task']}, {about['num_examples']} test examples, "
+        f"trained with {about['trained_loops']} loops"
+    )
+    table = ("  ".join(map(str.rjust, line, widths)) for line in [heads, *lines])
+    meanings = (f"{name}: {text}" for name, text in about["definitions"].items() if name != "modulation" or names)
+    return "\n".join([title, *table, *meanings])
+
+
+def _numbers(row: dict[str, Any], metric: str, names: list[str]) -> list[float]:
+    return [
+        *(row[name] for name in ("state", "change", "continuity", metric)),
+        *(row["modulation"][name]["rms"] for name in names),
+    ]
+
+
+def _short(number: float) -> str:
+    return f"{number:.3g}" if 1e-3 <= abs(number) < 1e5 or number == 0 else f"{number:.1e}"
+
+
+def picture(about: dict[str, Any]) -> str:
+    """The same as charts: answers, state and change, continuity, modulation."""
+    from looped.experiments.figures import PALETTE, Lines, Series, draw
+    from looped.experiments.measured import measure_named
+
+    rows, measure = about["rows"], measure_named(about["metric"])
+    loops = [row["loop"] for row in rows]
+    trained = (about["trained_loops"],) if about["trained_loops"] < len(rows) else ()
+
+    def line(label: str, place: int, values: list[float]) -> Series:
+        return Series(label, PALETTE[place], loops, values, style="line")
+
+    def chart(title: str, y_label: str, *series: Series, **options: Any) -> Lines:
+        return Lines(title, "loop", y_label, series, marks=trained, **options)
+
+    answers = line("answers", 2, [row[about["metric"]] for row in rows])
+    sizes = [line(name, place, [row[name] for row in rows]) for place, name in enumerate(("state", "change"))]
+    charts = [
+        chart("Answers", measure.label, answers, y_range=measure.axis),
+        chart("Size of the state, and its change as a share", "root mean square", *sizes, y_scale="log"),
+        chart("What a small change of the input becomes", "continuity coefficient",
+              line("continuity", 6, [row["continuity"] for row in rows]), y_scale="log"),
+    ]  # fmt: skip
+    names = list(rows[0]["modulation"])
+    if names:
+        tables = {name: [row["modulation"][name]["rms"] for row in rows] for name in names}
+        lines = [line(name, place, values) for place, (name, values) in enumerate(tables.items())]
+        charts.append(chart("Modulation", "root mean square", *lines))
+    alt = f"{about['run']} from inside: answers, state, continuity and modulation after each of {len(rows)} loops"
+    return draw(charts, "inside", alt, columns=2) + "\n"
