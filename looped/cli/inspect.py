@@ -67,10 +67,8 @@ def _table(about: dict[str, Any]) -> str:
     heads = ["loop", "state", "change", "continuity", metric, *names]
     lines = [[f"{row['loop']}", *map(_short, _numbers(row, metric, names))] for row in chosen]
     widths = [max(len(line[place]) for line in [heads, *lines]) for place in range(len(heads))]
-    title = (
-        f"{about['run']}: {about['task']}, {about['num_examples']} test examples, "
-        f"trained with {about['trained_loops']} loops"
-    )
+    trained = "1 loop" if about["trained_loops"] == 1 else f"{about['trained_loops']} loops"
+    title = f"{about['run']}: {about['task']}, {about['num_examples']} test examples, trained with {trained}"
     table = ("  ".join(map(str.rjust, line, widths)) for line in [heads, *lines])
     meanings = (f"{name}: {text}" for name, text in about["definitions"].items() if name != "modulation" or names)
     return "\n".join([title, *table, *meanings])
