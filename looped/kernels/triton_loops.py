@@ -17,10 +17,12 @@ from looped.kernels.triton_attention import Attended, attend, attend_backward, p
 from looped.kernels.triton_products import Gradients, Operands
 from looped.kernels.triton_rows import (
     Normed,
+    Rounded,
     activation_backward,
     activation_forward,
     add_norm,
     norm_backward,
+    round_off,
     scaled_matrices,
 )
 
@@ -211,12 +213,13 @@ class _Pass:
         return gradients.operands(t, layer, piece)
 
     def backward(
-        self, t: int, trace: _Trace, grad: Tensor, gradients: Gradients, further: Tensor | None,
-        grad_inject: Tensor | None,
+        self, t: int, trace: _Trace, gradients: Gradients, rest: Tensor | None, further: Tensor | None,
+        grad_inject: Tensor | None, whole: Tensor,
     ) -> None:  # fmt: skip
-        """Turn the gradient of loop t's state into that of what it started from, in place, and add `further`.
+        """Turn the gradient of loop t's state into that of what it started from, and add `further`.
 
-        Each application finds the same in the precision of the products among its operands.
+        Each application finds its gradient among its operands, the rest of the digits in `rest`; that of what the first
+        loop started from goes to `whole`.
         """
         made = trace.made.pop()  # its memory can be used again
         for layer in reversed(range(len(self.folded))):
@@ -226,17 +229,22 @@ class _Pass:
                 z = _product(norms.of(FEED_FORWARD, t).value, weights.w_in, weights.b_in)
             torch.mm(places.grad_feed, weights.w_back, out=places.slope)
             activation_backward(z, places.slope, places.active, places.slope_sums, self.plan.activation)
-            norm_backward(norms.of(FEED_FORWARD, t), places.slope @ weights.w_in, grad, rounded=places.grad_attention)
+            norm_backward(
+                norms.of(FEED_FORWARD, t), places.slope @ weights.w_in, Rounded(places.grad_feed, rest),
+                out=Rounded(places.grad_attention, rest),
+            )  # fmt: skip
             attend_backward(
                 qkv, attended, places.grad_attention @ weights.w_out, self.plan.rotation, out=places.grad_qkv,
                 mixed=places.mixed, **self.heads,
             )  # fmt: skip
             first = layer == 0
             before = (t - 1, len(self.folded) - 1) if first else (t, layer - 1)
-            rounded = torch.empty_like(places.mixed) if before[0] < 0 else self.operands(gradients, *before).grad_feed
+            end = before[0] < 0
+            value = torch.empty_like(places.mixed) if end else self.operands(gradients, *before).grad_feed
             norm_backward(
-                norms.of(ATTENTION, t), places.grad_qkv @ weights.w_qkv, grad, rounded=rounded,
-                further=further if first else None, summed=grad_inject if first and t > 0 else None,
+                norms.of(ATTENTION, t), places.grad_qkv @ weights.w_qkv, Rounded(places.grad_attention, rest),
+                out=Rounded(value, rest), further=further if first else None,
+                summed=grad_inject if first and t > 0 else None, whole=whole if end else None,
             )  # fmt: skip
             gradients.done(t, layer, norms.both, trace.loops.start)
 
@@ -264,14 +272,15 @@ class _FusedLoops(torch.autograd.Function):
         run: _Pass = ctx.run
         plan = run.plan
         given = dict(zip(plan.read, map(_flat, grads), strict=True))
-        grad = given[plan.read[-1]].clone()
-        gradients = Gradients(run.tables, run.weights, len(grad), plan.compute_dtype)
-        run.operands(gradients, plan.read[-1], len(run.folded) - 1).grad_feed.copy_(grad)
-        grad_inject = None if run.inject is None else torch.zeros_like(grad)
+        last = given[plan.read[-1]]
+        gradients = Gradients(run.tables, run.weights, len(last), plan.compute_dtype)
+        grad, rest = torch.empty_like(last), _rest_of(last, plan.compute_dtype)
+        round_off(last, Rounded(run.operands(gradients, plan.read[-1], len(run.folded) - 1).grad_feed, rest))
+        grad_inject = None if run.inject is None else torch.zeros_like(last)
         for trace in _traces(ctx):
             try:
                 for t in reversed(trace.loops):
-                    run.backward(t, trace, grad, gradients, given.get(t - 1), grad_inject)
+                    run.backward(t, trace, gradients, rest, given.get(t - 1), grad_inject, grad)
             finally:  # whatever happened, the memory of all this will be used again
                 gradients.wait()
         inject = None if grad_inject is None else grad_inject.view(ctx.shape)
@@ -299,6 +308,11 @@ def _traces(ctx: Any) -> Iterator[_Trace]:
 def _flat(states: Tensor) -> Tensor:
     """(tokens, dim), laid out as kernels read it."""
     return states.reshape(-1, states.shape[-1]).contiguous()
+
+
+def _rest_of(x: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Memory for the digits that x loses in another precision, if it loses any."""
+    return torch.empty_like(x, dtype=torch.int8) if dtype == torch.bfloat16 else None
 
 
 def _of_layer(tables: Modulation, layer: int) -> Modulation:

@@ -29,6 +29,15 @@ def _tile(width: int) -> tuple[int, int]:
     return max(1, ELEMENTS // columns), columns
 
 
+class Rounded(NamedTuple):
+    """Numbers in the precision of the products, which read them as they are, and the rest of their digits."""
+
+    value: Tensor
+    """(tokens, dim)"""
+    rest: Tensor | None = None
+    """(tokens, dim), int8: the eight bits that follow those of a bfloat16; None where nothing was rounded off"""
+
+
 class Normed(NamedTuple):
     """A state over its RMS, and one over that RMS: all that the norm's backward pass needs, and, with the rest of its
     digits, all that the next sublayer adds to. So a state has 3 bytes a number, and none that products read twice."""
@@ -38,7 +47,7 @@ class Normed(NamedTuple):
     inverse: Tensor
     """(tokens,), in float32"""
     rest: Tensor | None = None
-    """(tokens, dim), int8: the eight bits that follow those of a bfloat16 value"""
+    """of the value's digits, as in `Rounded`"""
 
 
 def add_norm(
@@ -53,7 +62,7 @@ def add_norm(
 ) -> None:
     """Write x + update + bias (dim,) to `state`, that plus inject to `total`, and that over its RMS to `normed`.
 
-    x is a state, or what an earlier call wrote to `normed`.
+    x is a state, or what an earlier call wrote to `normed`; the rests of both may be the same memory.
     """
     x, inverse, rest = x if isinstance(x, Normed) else (x, None, None)
     tokens, dim = x.shape
@@ -71,21 +80,33 @@ def add_norm(
 def norm_backward(
     normed: Normed,
     grad_normed: Tensor,
-    grad: Tensor,
+    grad: Rounded,
     *,
-    rounded: Tensor,
+    out: Rounded,
     further: Tensor | None = None,
     summed: Tensor | None = None,
+    whole: Tensor | None = None,
 ) -> None:
-    """Add to `grad`, in place, what comes through the norm, and `further`; `rounded` gets a copy of the result, and to
-    `summed` the gradient is added before `further` is."""
-    tokens, dim = grad.shape
+    """Write to `out` the gradient and what comes through the norm, and `further`; `whole` gets the same in float32, and
+    to `summed` the gradient is added before `further` is. Both rests may be the same memory."""
+    value, rest = grad
+    tokens, dim = value.shape
     rows, columns = _tile(dim)
+    given = rest, out.value, out.rest, further, summed, whole
     _norm_backward[(triton.cdiv(tokens, rows),)](
-        normed.value, normed.inverse, grad_normed, grad, rounded,
-        *(grad if each is None else each for each in (further, summed)), tokens, DIM=dim, ROWS=rows,
-        COLUMNS=columns, FURTHER=further is not None, SUMMED=summed is not None, num_warps=4,
+        normed.value, normed.inverse, grad_normed, value, *(value if each is None else each for each in given), tokens,
+        DIM=dim, ROWS=rows, COLUMNS=columns, REST=rest is not None, FURTHER=further is not None,
+        SUMMED=summed is not None, WHOLE=whole is not None, num_warps=4,
     )  # fmt: skip
+
+
+def round_off(x: Tensor, out: Rounded) -> None:
+    """Write float32 numbers to `out`."""
+    value, rest = out
+    if rest is None:
+        value.copy_(x)
+    else:
+        _round_off[(triton.cdiv(x.numel(), FLAT),)](x, value, rest, x.numel(), SIZE=FLAT, num_warps=8)
 
 
 def activation_forward(z: Tensor, activation: Activation) -> Tensor:
@@ -156,19 +177,28 @@ def _head_tile(width: int, num_heads: int) -> tuple[int, int, int]:
 
 
 @triton.jit
-def _joined(value, rest):
-    """The float32 whose first bits are those of a bfloat16 and whose next eight are the rest."""
-    bits = (value.to(tl.int16, bitcast=True).to(tl.int32) << 8) + rest.to(tl.int32)
-    return (bits << 8).to(tl.float32, bitcast=True)
+def _load_rounded(value_ptr, rest_ptr, at, there, REST: tl.constexpr):
+    """Numbers in float32, from a bfloat16 each and the eight bits that follow it, or as they are."""
+    value = tl.load(value_ptr + at, mask=there, other=0.0)
+    if REST:
+        rest = tl.load(rest_ptr + at, mask=there, other=0).to(tl.int32)
+        bits = ((value.to(tl.int16, bitcast=True).to(tl.int32) << 8) + rest) << 8
+        return bits.to(tl.float32, bitcast=True)
+    else:  # noqa: RET505 (both branches must be seen as alternatives by the compiler)
+        return value.to(tl.float32)
 
 
 @triton.jit
-def _parted(x):
-    """(the nearest bfloat16, the eight bits that follow, signed): 24 bits of x, rounded."""
-    bits = tl.where(x == x, x.to(tl.int32, bitcast=True), 0x7FC00000)  # no NaN that would turn into a number
-    bits = (bits + 128) >> 8
-    first = (bits + 128) >> 8
-    return first.to(tl.int16).to(tl.bfloat16, bitcast=True), (bits - (first << 8)).to(tl.int8)
+def _store_rounded(x, value_ptr, rest_ptr, at, there, REST: tl.constexpr):
+    """The first 24 bits of each number, rounded: the nearest bfloat16, and how far it is from them; or as they are."""
+    if REST:
+        bits = tl.where(x == x, x.to(tl.int32, bitcast=True), 0x7FC00000)  # no NaN that would turn into a number
+        bits = (bits + 128) >> 8
+        value = (bits + 128) >> 8
+        tl.store(value_ptr + at, value.to(tl.int16).to(tl.bfloat16, bitcast=True), mask=there)
+        tl.store(rest_ptr + at, (bits - (value << 8)).to(tl.int8), mask=there)
+    else:
+        tl.store(value_ptr + at, x.to(value_ptr.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -183,10 +213,7 @@ def _add_norm(
     columns = tl.arange(0, COLUMNS)
     there = (rows < num_tokens)[:, None] & (columns < DIM)[None, :]
     at = rows.to(tl.int64)[:, None] * DIM + columns[None, :]
-    x = tl.load(x_ptr + at, mask=there, other=0.0)
-    if FROM_REST:
-        x = _joined(x, tl.load(x_rest_ptr + at, mask=there, other=0))
-    x = x.to(tl.float32)
+    x = _load_rounded(x_ptr, x_rest_ptr, at, there, FROM_REST)
     if FROM_NORMED:
         x = x / tl.load(x_inverse_ptr + rows, mask=rows < num_tokens, other=1.0)[:, None]
     if UPDATE:
@@ -202,19 +229,15 @@ def _add_norm(
     if NORMED:
         inverse = tl.rsqrt(tl.sum(x * x, axis=1) / DIM + EPSILON)
         tl.store(inverse_ptr + rows, inverse, mask=rows < num_tokens)
-        x *= inverse[:, None]
-        if REST:
-            value, rest = _parted(x)
-            tl.store(value_ptr + at, value, mask=there)
-            tl.store(rest_ptr + at, rest, mask=there)
-        else:
-            tl.store(value_ptr + at, x.to(value_ptr.dtype.element_ty), mask=there)
+        _store_rounded(x * inverse[:, None], value_ptr, rest_ptr, at, there, REST)
 
 
 @triton.jit
 def _norm_backward(
-    normed_ptr, inverse_ptr, grad_normed_ptr, grad_ptr, rounded_ptr, further_ptr, summed_ptr, num_tokens,
-    DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FURTHER: tl.constexpr, SUMMED: tl.constexpr,
+    normed_ptr, inverse_ptr, grad_normed_ptr, grad_ptr, grad_rest_ptr, out_ptr, out_rest_ptr, further_ptr, summed_ptr,
+    whole_ptr, num_tokens,
+    DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, REST: tl.constexpr, FURTHER: tl.constexpr,
+    SUMMED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
@@ -223,15 +246,22 @@ def _norm_backward(
     normed = tl.load(normed_ptr + at, mask=there, other=0.0).to(tl.float32)
     inverse = tl.load(inverse_ptr + rows, mask=rows < num_tokens, other=0.0)[:, None]
     grad_normed = tl.load(grad_normed_ptr + at, mask=there, other=0.0).to(tl.float32)
-    grad = tl.load(grad_ptr + at, mask=there, other=0.0)
+    grad = _load_rounded(grad_ptr, grad_rest_ptr, at, there, REST)
     along = tl.sum(grad_normed * normed, axis=1)[:, None] / DIM
     grad += inverse * (grad_normed - normed * along)
     if SUMMED:
         tl.store(summed_ptr + at, tl.load(summed_ptr + at, mask=there, other=0.0) + grad, mask=there)
     if FURTHER:
         grad += tl.load(further_ptr + at, mask=there, other=0.0)
-    tl.store(grad_ptr + at, grad, mask=there)
-    tl.store(rounded_ptr + at, grad.to(rounded_ptr.dtype.element_ty), mask=there)
+    if WHOLE:
+        tl.store(whole_ptr + at, grad, mask=there)
+    _store_rounded(grad, out_ptr, out_rest_ptr, at, there, REST)
+
+
+@triton.jit
+def _round_off(x_ptr, out_ptr, rest_ptr, size, SIZE: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    _store_rounded(tl.load(x_ptr + at, mask=at < size, other=0.0), out_ptr, rest_ptr, at, at < size, True)
 
 
 @triton.jit

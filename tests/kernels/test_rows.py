@@ -89,11 +89,22 @@ def test_add_norm_leaves_out_what_is_not_asked_for(given):
         assert wish or memory[name].isnan().all()
 
 
+def rest_of(x, dtype):
+    """Memory for the rest of the digits, where some are rounded off."""
+    return torch.empty_like(x, dtype=torch.int8) if dtype == torch.bfloat16 else None
+
+
 def places(tokens, dim, dtype):
-    """For a norm, with the rest of its digits where it has fewer than the state."""
     value, inverse = torch.empty(tokens, dim, dtype=dtype, device=DEVICE), torch.empty(tokens, device=DEVICE)
-    rest = torch.empty(tokens, dim, dtype=torch.int8, device=DEVICE) if dtype == torch.bfloat16 else None
-    return rows.Normed(value, inverse, rest)
+    return rows.Normed(value, inverse, rest_of(value, dtype))
+
+
+def joined(rounded):
+    """Values and rests as one number each, by the definition."""
+    if rounded.rest is None:
+        return rounded.value.double()
+    bits = (rounded.value.view(torch.int16).int() << 8) + rounded.rest.int()
+    return (bits << 8).view(torch.float32).double()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -126,9 +137,7 @@ def test_a_norm_and_its_rest_are_the_nearest_of_24_bits(power):
     exact = x.double() * normed.inverse.double()[:, None]
     exponent = torch.floor(torch.log2(exact.abs()))
     assert ((normed.value.double() - exact).abs() <= (0.5 + 1e-4) * 2.0 ** (exponent - 7)).all()
-    bits = (normed.value.view(torch.int16).int() << 8) + normed.rest.int()
-    joined = (bits << 8).view(torch.float32).double()
-    assert ((joined - exact).abs() <= (0.5 + 1e-2) * 2.0 ** (exponent - 15)).all()
+    assert ((joined(normed) - exact).abs() <= (0.5 + 1e-2) * 2.0 ** (exponent - 15)).all()
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, in the interpreter
@@ -169,17 +178,31 @@ def test_norm_backward_is_the_norms_gradient(tokens, dim, dtype, with_summed, wi
     wanted_sum = summed.double() + wanted
     if with_further:
         wanted = wanted + further.double()
-    rounded, guard = guarded(tokens, dim, dtype)
-    before = further.clone()
+    (value, whole), guards = zip(*(guarded(tokens, dim, kind) for kind in (dtype, torch.float32)), strict=True)
+    rest = rest_of(grad, dtype)
+    given, out, before = rows.Rounded(torch.empty_like(value), rest), rows.Rounded(value, rest), further.clone()
+    rows.round_off(grad, given)
     rows.norm_backward(
-        kept, grad_normed, grad, rounded=rounded, further=further if with_further else None,
-        summed=summed if with_summed else None,
+        kept, grad_normed, given, out=out, further=further if with_further else None,
+        summed=summed if with_summed else None, whole=whole,
     )  # fmt: skip
-    assert_near(grad, wanted, TOLERANCE[dtype])
-    assert_near(rounded, wanted, TOLERANCE[dtype])
+    assert_near(whole, wanted, TOLERANCE[dtype])
+    assert_near(value, wanted, TOLERANCE[dtype])
+    assert_near(joined(out), whole, 2**-16)
     assert torch.equal(further, before)
     if with_summed:
         assert_near(summed, wanted_sum, TOLERANCE[dtype])
+    assert untouched(*guards)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_round_off_keeps_24_bits(dtype):
+    x = Draw()(130, 96, std=3)
+    value, guard = guarded(130, 96, dtype)
+    out = rows.Rounded(value, rest_of(x, dtype))
+    rows.round_off(x, out)
+    assert ((joined(out) - x.double()).abs() <= (2**-16 if dtype == torch.bfloat16 else 0) * x.double().abs()).all()
+    assert ((value.double() - x.double()).abs() <= (2**-8 if dtype == torch.bfloat16 else 0) * x.double().abs()).all()
     assert untouched(guard)
 
 
