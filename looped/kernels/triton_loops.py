@@ -165,14 +165,11 @@ class _Pass:
         A backward pass needs the trace."""
         plan, last_layer = self.plan, len(self.folded) - 1
         reused = _Norms(range(1 if trace is None else 0), x, plan.compute_dtype)
-        # Two are enough, whatever is kept: a sublayer's is read by the next one alone.
-        rests = (
-            torch.empty(2, *x.shape, dtype=torch.int8, device=x.device) if plan.compute_dtype.itemsize == 2 else None
-        )
+        rest = _rest_of(x, plan.compute_dtype)  # one is enough, whatever is kept: the next sublayer alone reads it
 
         def place_for(sublayer: int, t: int, layer: int) -> Normed:
             place = reused.of(sublayer, 0) if trace is None else trace.norms[layer].of(sublayer, t)
-            return place if rests is None else place._replace(rest=rests[sublayer])
+            return place._replace(rest=rest)
 
         add_norm(x, normed=place_for(ATTENTION, loops.start, 0))
         for t in loops:
