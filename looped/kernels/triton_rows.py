@@ -39,8 +39,8 @@ class Rounded(NamedTuple):
 
 
 class Normed(NamedTuple):
-    """A state over its RMS, and one over that RMS: all that the norm's backward pass needs, and, with the rest of its
-    digits, all that the next sublayer adds to. So a state has 3 bytes a number, and none that products read twice."""
+    """A state over its RMS, and one over that RMS: all that the norm's backward pass needs, and, with the rest of the
+    digits, the state itself in three bytes a number."""
 
     value: Tensor
     """(tokens, dim), in the precision of the products"""
