@@ -6,7 +6,9 @@ PyTorch, the 24 bits of the fused kernels, bfloat16.
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -31,13 +33,18 @@ def in_24_bits(state: torch.Tensor) -> torch.Tensor:
     return state + (bits.view(torch.float32) - state).detach()
 
 
+def rounding(sublayer: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def rounded(*tensors: Any, **options: Any) -> torch.Tensor:
+        return in_24_bits(sublayer(*tensors, **options))
+
+    return rounded
+
+
 def with_state(model: LoopModel, kind: str) -> LoopModel:
     """The model, its state kept in so many bits."""
     if kind == "24 bits":
         for name in ("add_attention", "add_feed_forward"):
-            sublayer = getattr(model.stack, name)
-            rounded = lambda *tensors, _sublayer=sublayer, **options: in_24_bits(_sublayer(*tensors, **options))  # noqa: E731
-            setattr(model.stack, name, rounded)
+            setattr(model.stack, name, rounding(getattr(model.stack, name)))
     elif kind == "bfloat16":
         embed = model.embed
         model.embed = lambda tokens: embed(tokens).bfloat16()

@@ -5,7 +5,9 @@ Values are checked when they are built and never changed afterwards. The string 
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import lru_cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -274,6 +276,24 @@ class RunConfig:
         task = _decode(task_class(str(tagged.pop("name", None))), tagged, "task")
         rest = {key: value for key, value in data.items() if key != "task"}
         return _decode(cls, rest, "", task=task)
+
+
+def differences(first: RunConfig, second: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """The fields that define a run and that two disagree in: by path, both values, None where one has no such field."""
+    one, other = _by_path(first), _by_path(second)
+    both = {path: (one.get(path), other.get(path)) for path in {**one, **other}}
+    return {path: (mine, others) for path, (mine, others) in both.items() if mine != others}
+
+
+@lru_cache(maxsize=1024)
+def _by_path(config: RunConfig) -> dict[str, Any]:
+    return dict(_flat(config.identity()))
+
+
+def _flat(values: dict[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        path = f"{where}.{name}".lstrip(".")
+        yield from _flat(value, path) if isinstance(value, dict) else [(path, value)]
 
 
 def _encode(config: Any, *, volatile: bool = True) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Trained runs in use: load one, and watch it answer loop by loop."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from looped.config import RunConfig
 from looped.errors import require
@@ -77,14 +78,22 @@ def on_device(model: LoopModel, device: str | torch.device) -> LoopModel:
     return model
 
 
+def with_changes(states: Iterable[Tensor]) -> Iterator[tuple[Tensor, float]]:
+    """Each loop's state, and how far it moved in the loop (the first: from nothing), relative to its size."""
+    before = None
+    for state in states:
+        moved = state if before is None else state - before
+        yield state, float(moved.norm() / state.norm().clamp(min=1e-30))
+        before = state
+
+
 @torch.no_grad()  # as a decorator, it holds while the generator works and not while its caller does
 def solve(model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | None = None) -> Iterator[Frame]:
     """One frame per loop for one example's inputs, as `task.parse` or `task.sample` gives them."""
     require(inputs.ndim == (1 if task.spec.kind == "tokens" else 2), "solve takes the inputs of one example")
     counted = task.counted(inputs)
-    before = None
     batch = torch.from_numpy(inputs)[None].to(next(model.parameters()).device)
-    for t, state in enumerate(model.iterate(batch, num_loops)):
+    for t, (state, change) in enumerate(with_changes(model.iterate(batch, num_loops))):
         scores = model.read_out(state)[0]
         if task.spec.kind == "tokens":
             likeliest, classes = (each.cpu().numpy() for each in scores.float().softmax(dim=-1).max(dim=-1))
@@ -93,7 +102,4 @@ def solve(model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | Non
             outputs, probabilities = np.where(counted, classes, inputs), np.where(counted, likeliest, 1.0)
         else:
             outputs, confidence, probabilities = scores.cpu().numpy(), 1.0, np.ones(len(inputs))
-        moved = state if before is None else state - before
-        change = float(moved.norm() / state.norm().clamp(min=1e-30))
-        before = state
         yield Frame(t + 1, outputs, task.answer(outputs), confidence, change, probabilities)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from looped.analysis.continuity import measure_continuity
+from looped.inference import with_changes
 from looped.models import LoopModel
 
 # The paper's names: a field of Modulation, of attention (0) or of the feed-forward layer (1).
@@ -24,6 +25,7 @@ DEFINITIONS = {
     "change": "root mean square of what the loop added to it, as a share of the state after it",
     "continuity": "how far the state moves per length of a small random change of the input (docs/continuity.md)",
     "modulation": "root mean square over layers and channels of what scales (or shifts) the loop's norms and gates",
+    "low, high": "of the modulation: a tenth of them lie below, a tenth above",
 }
 
 
@@ -62,16 +64,15 @@ def modulation(model: LoopModel, num_loops: int | None = None) -> dict[str, Tens
 @torch.no_grad()
 def _sizes(model: LoopModel, inputs: Tensor | np.ndarray, num_loops: int) -> list[tuple[float, float]]:
     """Of each loop: the state's size, and that of its change relative to it."""
-    before, found = None, []
-    for state in model.iterate(torch.as_tensor(inputs).to(next(model.parameters()).device), num_loops):
-        moved = state if before is None else state - before
-        size, moved_size = (float(each.double().square().mean().sqrt()) for each in (state, moved))
-        found.append((size, moved_size / max(size, 1e-30)))
-        before = state
-    return found
+    states = model.iterate(torch.as_tensor(inputs).to(next(model.parameters()).device), num_loops)
+    return [(_rms(state), change) for state, change in with_changes(states)]
 
 
 def _spread(values: Tensor) -> dict[str, float]:
     values = values.double().flatten()
     low, high = torch.quantile(values, torch.tensor([0.1, 0.9], dtype=torch.float64)).tolist()
-    return {"rms": float(values.square().mean().sqrt()), "low": low, "high": high}
+    return {"rms": _rms(values), "low": low, "high": high}
+
+
+def _rms(values: Tensor) -> float:
+    return float(values.double().square().mean().sqrt())

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import tyro
 
-from looped.cli.parsing import parse, show
+from looped.cli.parsing import aligned, parse, require_file, show
 from looped.errors import require
 
 SHOWN_ROWS = 16
@@ -33,7 +33,7 @@ class InspectCommand:
 def inspect(arguments: list[str]) -> None:
     command = parse(InspectCommand, arguments, "looped inspect")
     require(command.size >= 1, f"size must be at least 1, got {command.size}")
-    require(command.svg is None or command.svg.name != "", f"svg must be a file, got {command.svg}")
+    require_file("svg", command.svg)
 
     from looped.analysis import look_inside
     from looped.files import save_text
@@ -66,11 +66,11 @@ def _table(about: dict[str, Any]) -> str:
     chosen = [row for row in rows if row["loop"] == 1 or row["loop"] % step == 0 or row is rows[-1]]
     heads = ["loop", "state", "change", "continuity", metric, *names]
     lines = [[f"{row['loop']}", *map(_short, _numbers(row, metric, names))] for row in chosen]
-    widths = [max(len(line[place]) for line in [heads, *lines]) for place in range(len(heads))]
     trained = "1 loop" if about["trained_loops"] == 1 else f"{about['trained_loops']} loops"
     title = f"{about['run']}: {about['task']}, {about['num_examples']} test examples, trained with {trained}"
-    table = ("  ".join(map(str.rjust, line, widths)) for line in [heads, *lines])
-    meanings = (f"{name}: {text}" for name, text in about["definitions"].items() if name != "modulation" or names)
+    table = aligned([heads, *lines], ">" * len(heads))
+    shown = {"state", "change", "continuity", *(["modulation"] if names else [])}
+    meanings = (f"{name}: {text}" for name, text in about["definitions"].items() if name in shown)
     return "\n".join([title, *table, *meanings])
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import tyro
 
-from looped.cli.parsing import leading_name, parse, show
+from looped.cli.parsing import aligned, leading_name, parse, show
 from looped.errors import InputError
 
 _VERBS = ("list", "check", "pack")
@@ -115,9 +115,7 @@ def _table(found: list[dict[str, Any]]) -> str:
             each["name"], f"{each['parameters']:,}", str(each["loops"]), f"{each['bytes'] / 1e6:.2f}",
             f"{test['metric']} {test['value']:.4f}", f"{test['low']:.4f} to {test['high']:.4f}", f"{test['size']:,}",
         ))  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(aligned(rows, "<" * len(rows[0])))
 
 
 def _compared(row: dict[str, Any]) -> str:

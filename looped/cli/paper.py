@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from looped.cli.parsing import leading_name, parse, show
+from looped.cli.parsing import aligned, leading_name, parse, show
 from looped.errors import require
 
 if TYPE_CHECKING:
@@ -84,11 +84,7 @@ def _list(command: PaperCommand) -> None:
         configs = one.configs()
         seconds = sum(estimated_seconds(config, one.scale) for config in configs)
         rows.append((one.id, str(len(one.cells)), str(len(configs)), _duration(seconds), one.title))
-    widths = [max(len(row[place]) for row in rows) for place in range(4)]
-    lines = [
-        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}"
-        for row in rows
-    ]
+    lines = aligned(rows, "<>>><")
     on = "one CPU core" if listed[0].scale in ("smoke", "laptop") else "one H200"
     note = f"\nscale {listed[0].scale}; work: training on {on}, computed from its operations and a measured speed"
     print("\n".join([*lines, note]))

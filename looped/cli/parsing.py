@@ -6,11 +6,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
 
-from looped.errors import InputError, unknown
+from looped.errors import InputError, require, unknown
 
 Parsed = TypeVar("Parsed")
 
@@ -70,6 +71,18 @@ def _one_line(box: str, program: str) -> str:
     if near and text[0].startswith("Unrecognized"):
         return f"{' '.join(text)}; did you mean {near[0]}?"
     return f"{' '.join(text)} ({program} --help lists all flags)"
+
+
+def require_file(name: str, path: Path | None) -> None:
+    """That a path to write to, if one is given, can be a file's."""
+    require(path is None or path.name != "", f"{name} must be a file, got {path}")
+
+
+def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Lines of a table whose columns are set to the left (<) or to the right (>)."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = ([f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True)] for row in rows)
+    return ["  ".join(line).rstrip() for line in cells]
 
 
 def show(value: Any, text: str, *, as_json: bool) -> None:

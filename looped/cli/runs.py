@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from looped.cli.parsing import JSON_HELP, leading_name, parse, peek, show
+from looped.cli.parsing import JSON_HELP, leading_name, parse, peek, require_file, show
 from looped.errors import require
 
 
@@ -136,7 +136,7 @@ class SolveCommand:
 def solve(arguments: list[str]) -> None:
     command = parse(SolveCommand, arguments, "looped solve")
     require(command.delay is None or 0 <= command.delay <= 60, f"delay must be in 0..60 seconds, got {command.delay}")
-    require(command.svg is None or command.svg.name != "", f"svg must be a file, got {command.svg}")
+    require_file("svg", command.svg)
 
     from looped import inference
     from looped.cli.board import Play, final_board, show_live

@@ -1,9 +1,10 @@
 """Runs that no table shows: what else was tried, how it differs from what is in a table, and what it gave."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from looped.config import RunConfig
+from looped.config import RunConfig, differences
 from looped.experiments.document import Entry, Section, Table, Words
 from looped.experiments.measured import hardware_text, measure_named
 from looped.experiments.results import Record, at_trained_loops, seedless_key
@@ -57,23 +58,10 @@ def _nearest(config: RunConfig, experiments: Sequence[Experiment]) -> tuple[str,
         for cell in experiment.cells:
             if (cell.config.task.name, cell.config.model.block) != (config.task.name, config.model.block):
                 continue
-            changes = _changes(config, cell.config)
+            changes = differences(replace(config, seed=cell.config.seed), cell.config)
             if not best[0] or len(changes) < len(best[1]):
                 best = f"{cell.label} ({experiment.id}, {experiment.scale} scale)", changes
     return best
-
-
-def _changes(config: RunConfig, other: RunConfig) -> dict[str, tuple[Any, Any]]:
-    ours, others = (dict(_flat(each.identity())) for each in (config, other))
-    return {name: (value, others[name]) for name, value in ours.items() if value != others[name] and name != "seed"}
-
-
-def _flat(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{where}{name}.")
-        else:
-            yield f"{where}{name}", value
 
 
 def _result(record: Record) -> str:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from looped.config import RunConfig
+from looped.config import RunConfig, differences
 from looped.errors import InputError, require
 from looped.files import locked, read_json, save_json
 from looped.training.checkpoint import Checkpoint, load_newest
@@ -41,8 +41,8 @@ class RunFolder:
     def check(self, config: RunConfig) -> None:
         """`InputError` if this folder is another run's."""
         if self.config_path.exists() and self.has_checkpoint():
-            theirs, ours = self.read_config().identity(), config.identity()
-            require(theirs == ours, f"{self.path} holds another run: {_first_difference(theirs, ours)}")
+            for name, (theirs, ours) in differences(self.read_config(), config).items():
+                raise InputError(f"{self.path} holds another run: its {name} is {theirs!r}, this one's is {ours!r}")
 
     def read_config(self) -> RunConfig:
         require(self.path.is_dir(), f"no run at {self.path}: expected a folder with config.json")
@@ -86,15 +86,3 @@ class RunFolder:
         with locked(self.lock_path, wait=False) as free:
             require(free, f"{self.path} is being trained by another process")
             yield
-
-
-def _first_difference(theirs: Any, ours: Any, where: str = "") -> str:
-    """The first field that two configs disagree in, for a person."""
-    for name in [*ours, *(name for name in theirs if name not in ours)]:
-        a, b = theirs.get(name), ours.get(name)
-        if a != b:
-            path = f"{where}.{name}".lstrip(".")
-            if isinstance(a, dict) and isinstance(b, dict):
-                return _first_difference(a, b, path)
-            return f"its {path} is {a!r}, this one's is {b!r}"
-    return "no difference"
