@@ -142,8 +142,14 @@ def _infer_row(config: ModelConfig, spec: Spec, batch: int, engine: Engine, devi
     inputs = _batch(spec, batch, device).inputs
     used = set_engine(model, engine, device)
     with torch.no_grad():
+        prepared = _seconds_to_prepare(lambda: model(inputs), device)
         seconds = _seconds(lambda: model(inputs), device)
-    return {"engine": used, **_speed(batch, seconds, batch * model.flops(), device), "peak_gib": _peak_gib(device)}
+    return {
+        "engine": used,
+        **_speed(batch, seconds, batch * model.flops(), device),
+        "peak_gib": _peak_gib(device),
+        "seconds_to_first_step": prepared,
+    }
 
 
 def _train_row(
@@ -154,24 +160,20 @@ def _train_row(
     error = gradient_error(config, spec, engine, device)
     model = _opened(config, spec).to(device)
     data = _batch(spec, batch, device)
-    started = time.monotonic()
     stepper = Stepper(model, train, device)
     number = iter(range(10**9))
 
     def step() -> Tensor:
         return stepper(next(number), data, config.num_loops, 1.0)
 
-    for _ in range(WARM_UPS):
-        step()
-    _wait(device)
-    prepared = time.monotonic() - started
+    prepared = _seconds_to_prepare(step, device)
     seconds = _seconds(step, device)
     work = 3 * batch * model.flops(seq_len=spec.seq_len)
     return {
         "engine": stepper.engine,
         **_speed(batch, seconds, work, device),
         "peak_gib": _peak_gib(device),
-        "seconds_to_first_step": round(prepared, 1),
+        "seconds_to_first_step": prepared,
         "gradient_error": error,
     }
 
@@ -218,6 +220,15 @@ def _batch(spec: Spec, size: int, device: torch.device) -> TensorBatch:
     targets = torch.randint(spec.output_size, (size, spec.seq_len), generator=generator)
     mask = torch.ones(size, spec.seq_len, dtype=torch.bool)
     return TensorBatch(*(each.to(device) for each in (inputs, targets, mask)))
+
+
+def _seconds_to_prepare(call: Callable[[], object], device: torch.device) -> float:
+    """Until all is compiled and captured."""
+    started = time.monotonic()
+    for _ in range(WARM_UPS):
+        call()
+    _wait(device)
+    return round(time.monotonic() - started, 1)
 
 
 def _seconds(call: Callable[[], object], device: torch.device) -> float:

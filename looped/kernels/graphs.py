@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 Tensors = TypeVar("Tensors", bound=tuple[Tensor, ...])
-Found = TypeVar("Found")
 
 PLAIN_CALLS = 2
 
@@ -25,24 +24,20 @@ def stream_for(purpose: str, device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def side_by_side(calls: Sequence[Callable[[], Found]], device: torch.device) -> list[Found]:
-    """What calls give that have nothing to do with each other, all but the first on streams beside the current one.
-
-    Its memory is used again by the next such calls, which wait for the current stream: use it there, or copy it.
-    """
+def side_by_side(calls: Sequence[Callable[[], object]], device: torch.device) -> None:
+    """Run calls that have nothing to do with each other, all but the first on streams beside the current one."""
     here = torch.cuda.current_stream(device)
     beside = [stream_for(f"call {number} of several", device) for number in range(1, len(calls))]
     for stream in beside:
         stream.wait_stream(here)
     try:
-        found = [calls[0]()]
+        calls[0]()
         for stream, call in zip(beside, calls[1:], strict=True):
             with torch.cuda.stream(stream):
-                found.append(call())
+                call()
     finally:  # whatever happened, the memory of all this will be used again
         for stream in beside:
             here.wait_stream(stream)
-    return found
 
 
 class _Captured(NamedTuple):

@@ -6,12 +6,16 @@ applied to, and what the backward pass would otherwise have to multiply again. E
 operands of its weights' gradients, which are multiplied for several loops at once (`triton_products.py`).
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections import deque
+from collections.abc import Container, Iterator, Mapping, Sequence
+from copy import copy
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from looped.kernels.graphs import side_by_side
 from looped.kernels.reference import Activation, LayerWeights, Modulation, Rotation
 from looped.kernels.triton_attention import Attended, attend, attend_backward, paired
 from looped.kernels.triton_products import Gradients, Operands
@@ -125,6 +129,8 @@ ATTENTION, FEED_FORWARD = 0, 1
 NARROW = 256
 """Up to this width a product of the feed-forward layer takes no longer than one pass over what it makes: there the
 backward pass multiplies again what the activation was applied to."""
+HALVED_TOKENS = 2**16
+"""from which on answers are computed in two halves"""
 
 
 class _Pass:
@@ -158,11 +164,11 @@ class _Pass:
         return weights._replace(w_qkv=torch.empty_like(weights.w_qkv).index_copy_(0, self.order, weights.w_qkv))
 
     def forward(
-        self, x: Tensor, loops: range, trace: _Trace | None = None, *, read: Container[int] = (),
+        self, x: Tensor, loops: range, trace: _Trace | None = None, *, states: Mapping[int, Tensor] = {},
         starts: Container[int] = (),
-    ) -> Iterator[tuple[Tensor | None, Tensor | None]]:  # fmt: skip
-        """After each loop: what the next one starts from where it is among `starts`, and the state where it is `read`.
-        A backward pass needs the trace."""
+    ) -> Iterator[Tensor | None]:  # fmt: skip
+        """Write the states after the loops that `states` has a place for; yield, after each loop, what the next one
+        starts from where that is among `starts`. A backward pass needs the trace."""
         plan, last_layer = self.plan, len(self.folded) - 1
         reused = _Norms(range(1 if trace is None else 0), x, plan.compute_dtype)
         rest = _rest_of(x, plan.compute_dtype)  # one is enough, whatever is kept: the next sublayer alone reads it
@@ -173,8 +179,7 @@ class _Pass:
 
         add_norm(x, normed=place_for(ATTENTION, loops.start, 0))
         for t in loops:
-            state = start = None
-            made = []
+            start, made = None, []
             for layer, folded in enumerate(self.folded):
                 weights, last = folded.of_loop(t), layer == last_layer
                 before, between = place_for(ATTENTION, t, layer), place_for(FEED_FORWARD, t, layer)
@@ -187,7 +192,7 @@ class _Pass:
                     made.append(_Made(qkv, None if attended.whole is None else attended, z))
                 after = (t + 1, 0) if last else (t, layer + 1)
                 follows = place_for(ATTENTION, *after) if after[0] in loops else None
-                state = torch.empty_like(x) if last and t in read else None
+                state = states.get(t) if last else None
                 start = torch.empty_like(x) if last and t + 1 in starts else None
                 if follows is None and state is None and start is None:
                     continue  # the end of loops that are computed again: what follows them is known
@@ -200,7 +205,27 @@ class _Pass:
                 add_norm(between, update, weights.b_back, state=state, inject=inject, total=start, normed=follows)
             if trace is not None:
                 trace.made.append(made)
-            yield start, state
+            yield start
+
+    def answers(self, x: Tensor, states: Mapping[int, Tensor]) -> None:
+        """Write the states, and keep nothing. Sequences never mix: while one half of them waits for memory, the other
+        one can multiply."""
+        loops, seq_len = range(self.plan.num_loops), self.heads["seq_len"]
+        if not x.is_cuda or len(x) < max(HALVED_TOKENS, 2 * seq_len):
+            _exhaust(self.forward(x, loops, states=states))
+            return
+        middle = len(x) // seq_len // 2 * seq_len
+        halves = [
+            self.part(rows).forward(x[rows], loops, states={t: state[rows] for t, state in states.items()})
+            for rows in (slice(middle), slice(middle, None))
+        ]
+        side_by_side([partial(_exhaust, half) for half in halves], x.device)
+
+    def part(self, rows: slice) -> "_Pass":
+        """The same for some of the tokens."""
+        part = copy(self)
+        part.inject = None if self.inject is None else self.inject[rows]
+        return part
 
     def trace(self, x: Tensor, loops: range) -> _Trace:
         return _Trace(loops, [_Norms(loops, x, self.plan.compute_dtype) for _ in self.folded], [])
@@ -252,16 +277,19 @@ class _FusedLoops(torch.autograd.Function):
         needed = any(ctx.needs_input_grad)
         run = _Pass(plan, x, inject, rest, differentiated=needed)
         first, loops = _flat(x), range(plan.num_loops)
-        ctx.trace = run.trace(first, loops) if needed and not plan.remat else None
-        starts = loops[:: plan.remat] if needed and plan.remat else ()
-        ctx.starts, states = dict.fromkeys(starts[:1], first), []
-        for t, (start, state) in enumerate(run.forward(first, loops, ctx.trace, read=plan.read, starts=starts)):
+        states = {t: torch.empty_like(first) for t in plan.read}
+        found = tuple(state.view(x.shape) for state in states.values())
+        if not needed:
+            run.answers(first, states)
+            return found
+        ctx.trace = None if plan.remat else run.trace(first, loops)
+        starts = loops[:: plan.remat] if plan.remat else ()
+        ctx.starts = dict.fromkeys(starts[:1], first)
+        for t, start in enumerate(run.forward(first, loops, ctx.trace, states=states, starts=starts)):
             if start is not None:
                 ctx.starts[t + 1] = start
-            if state is not None:
-                states.append(state.view(x.shape))
         ctx.run, ctx.shape = run, x.shape
-        return tuple(states)
+        return found
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -297,9 +325,12 @@ def _traces(ctx: Any) -> Iterator[_Trace]:
     for start in sorted(ctx.starts, reverse=True):
         loops = range(start, min(start + run.plan.remat, run.plan.num_loops))
         trace = run.trace(ctx.starts[start], loops)
-        for _ in run.forward(ctx.starts[start], loops, trace):
-            pass
+        _exhaust(run.forward(ctx.starts[start], loops, trace))
         yield trace
+
+
+def _exhaust(steps: Iterator[object]) -> None:
+    deque(steps, maxlen=0)
 
 
 def _flat(states: Tensor) -> Tensor:

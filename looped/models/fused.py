@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,14 +10,12 @@ from torch import Tensor
 
 from looped.config import ModelConfig
 from looped.kernels import LayerWeights, Modulation, Rotation
-from looped.kernels.graphs import Replayed, side_by_side
+from looped.kernels.graphs import Replayed
 from looped.models.stack import LoopStack
 
 OLDEST_CARD = (8, 0)
 MOST_GRAPHS, MOST_BYTES = 8, 2**30
 """of graphs that one model's answers are replayed from, and of the states that one of them holds"""
-HALVED_TOKENS = 2**16
-"""from which on answers are computed in two halves"""
 
 
 def why_not_fused(config: ModelConfig, device: torch.device) -> str | None:
@@ -76,18 +73,9 @@ class FusedLoops:
         read: tuple[int, ...],
         first_with_grad: int,
     ) -> tuple[Tensor, ...]:
-        (embeddings,) = given
-        if torch.is_grad_enabled() or not embeddings.is_cuda or embeddings.shape[:2].numel() < HALVED_TOKENS:
-            return self._loops(embeddings, num_loops, read, first_with_grad)
-        # Sequences never mix: while one half waits for memory, the other one can multiply.
-        halves = [partial(self._loops, half, num_loops, read, first_with_grad) for half in embeddings.chunk(2)]
-        return tuple(map(torch.cat, zip(*side_by_side(halves, embeddings.device), strict=True)))
-
-    def _loops(
-        self, embeddings: Tensor, num_loops: int, read: tuple[int, ...], first_with_grad: int
-    ) -> tuple[Tensor, ...]:
         from looped.kernels.triton_loops import LoopPlan, fused_loops
 
+        (embeddings,) = given
         stack, config = self.stack, self.stack.config
         inject = embeddings if config.injection == "add" else None
         tables = stack.modulation(num_loops, embeddings.device)

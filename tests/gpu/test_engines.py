@@ -369,7 +369,7 @@ def test_answers_of_copies_and_in_every_mode():
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("bfloat16", 2e-2)])
 @pytest.mark.parametrize("batch", [1, 2, 7])
 def test_answers_in_halves_are_the_same(monkeypatch, batch, precision, tolerance, mode):
-    """Launched one by one, and replayed; an odd one goes to the first half, and a single one has no second."""
+    """Launched one by one, and replayed; an odd one goes to the second half, and a single one has no halves."""
     spec = Spec("tokens", 11, 7, 33)
     config = ModelConfig(
         block="modulated", dim=64, num_heads=2, num_loops=5, injection="add", positions="rotary",
@@ -380,7 +380,7 @@ def test_answers_in_halves_are_the_same(monkeypatch, batch, precision, tolerance
     with torch.no_grad():
         wanted = model(inputs, 5, [2, 5])
     set_engine(model, "fused", CUDA)
-    monkeypatch.setattr("looped.models.fused.HALVED_TOKENS", 1)
+    monkeypatch.setattr("looped.kernels.triton_loops.HALVED_TOKENS", 1)
     for _ in range(PLAIN_CALLS + 2):
         with mode():
             assert error(model(inputs, 5, [2, 5]), wanted.double()) < tolerance
