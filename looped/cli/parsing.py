@@ -17,6 +17,12 @@ Parsed = TypeVar("Parsed")
 
 JSON_HELP = "print one JSON object"
 
+# Python's words for text that is not a number, in tyro's complaint about a flag, and ours.
+_NOT_A_NUMBER = {
+    re.compile(r"Error parsing (\S+):.* invalid literal for int\(\) with base 10: ('.*?')"): "a whole number",
+    re.compile(r"Error parsing (\S+):.* could not convert string to float: ('.*?')"): "a number",
+}
+
 
 def leading_name(arguments: list[str], what: str, known: Iterable[str], usage: str) -> tuple[str, list[str]]:
     """The word that a verb starts with, and the rest; asked for help instead, list the words and end."""
@@ -70,7 +76,11 @@ def _one_line(box: str, program: str) -> str:
     near = [match.group() for lines in rest for line in lines if (match := re.match(r"--[\w.-]+", line))]
     if near and text[0].startswith("Unrecognized"):
         return f"{' '.join(text)}; did you mean {near[0]}?"
-    return f"{' '.join(text)} ({program} --help lists all flags)"
+    complaint = " ".join(text)
+    for pattern, expected in _NOT_A_NUMBER.items():
+        if found := pattern.match(complaint):
+            complaint = f"{found[1]}: expected {expected}, got {found[2]}"
+    return f"{complaint} ({program} --help lists all flags)"
 
 
 def require_file(name: str, path: Path | None) -> None:
