@@ -7,7 +7,7 @@ from pathlib import Path
 from looped.config import RunConfig
 from looped.errors import InputError, require
 from looped.experiments.charts import figures, readme_figure
-from looped.experiments.compare import compares_order
+from looped.experiments.compare import compares_numbers, compares_order
 from looped.experiments.document import Block, Document, Points, Section, Words, markdown, markdown_table, panel_path
 from looped.experiments.measured import Measured, measured_cells
 from looped.experiments.page import page
@@ -15,7 +15,7 @@ from looped.experiments.results import Record
 from looped.experiments.spec import SCALES, Experiment
 from looped.experiments.theory_section import theory_section
 from looped.experiments.tries import other_tries, tries_section
-from looped.experiments.views import claims_table, continuity, details, matrix
+from looped.experiments.views import beside_paper, claims_table, continuity, details, matrix
 from looped.experiments.words import Part, compute, conditions, distinct_records, rules, summary, unfinished, verdicts
 from looped.files import save_text
 
@@ -99,15 +99,16 @@ def name(experiment: Experiment) -> str:
 
 
 def write_readme(experiment: Experiment, records: Mapping[str, Record], readme: Path) -> None:
-    """Put the table between the README's marks, and its figure beside it: numbers in a README are never typed."""
+    """Put the table between the README's marks, and its figure where it shows one: numbers there are never typed."""
     measured = measured_cells(experiment, records)
     count = len(experiment.cells)
     require(bool(measured), f"nothing to show in a README: all {count} cells of {experiment.id} are not finished")
     parts, place, figure = _readme_place(readme, experiment)
     parts[place + 1] = f"\n{readme_part(experiment, measured)}\n\n"
-    if (svg := readme_figure(experiment, measured)) is not None:
-        save_text(readme.parent / "docs" / figure, svg + "\n")
-    save_text(readme, "".join(parts))
+    text, path = "".join(parts), Path("docs") / figure
+    if str(path) in text and (svg := readme_figure(experiment, measured)) is not None:
+        save_text(readme.parent / path, svg + "\n")
+    save_text(readme, text)
 
 
 def check_readme(readme: Path, experiment: Experiment) -> None:
@@ -146,7 +147,8 @@ def _place(parts: Sequence[str], wanted: str, own_figure: str) -> tuple[int, str
 
 def readme_part(experiment: Experiment, measured: list[Measured]) -> str:
     """The table, what it cost, and what it says about the paper."""
-    table = matrix(experiment, measured)
+    same_problems = any(compares_numbers(experiment, one) for one in measured)
+    table = (beside_paper if same_problems else matrix)(experiment, measured)
     words = " ".join(verdicts(experiment, measured))
     left = len(experiment.cells) - len(measured)
     missing = f"; {left} of {len(experiment.cells)} cells not run yet" if left else ""

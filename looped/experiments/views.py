@@ -62,6 +62,26 @@ def matrix(experiment: Experiment, measured: Sequence[Measured]) -> Table:
     return Table(caption, ("", *heads), tuple(lines), (("", 1), *widths.items()))
 
 
+def beside_paper(experiment: Experiment, measured: Sequence[Measured]) -> Table:
+    """One line per cell: ours with its interval, the paper's number, and what ours cost. Means over seeds."""
+    labels = {one.measure.label for one in measured}
+    head = ("", labels.pop() if len(labels) == 1 else "ours", "paper", "samples", "seconds of training")
+    rows = []
+    for one in measured:
+        found = _judge(experiment, one, by_row(measured)[one.cell.row])
+        samples, seconds = (
+            sum(getattr(record, name) for record in one.records) / len(one.records) for name in ("samples", "seconds")
+        )
+        rows.append((
+            Entry(one.cell.label if one.cell.row else one.cell.column),
+            Entry(one.with_interval(), sign=found.sign if found else "", tone=found.tone if found else None),
+            Entry(one.papers() or EMPTY),
+            Entry(f"{samples:,.0f}"),
+            Entry(f"{seconds:,.0f}"),
+        ))  # fmt: skip
+    return Table(f"{experiment.title}, {experiment.scale} scale, {seeds_in_words(measured)}", head, tuple(rows))
+
+
 def _by_group(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
     return grouped(cells, lambda cell: split_column(cell.column)[0])
 

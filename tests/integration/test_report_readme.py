@@ -10,7 +10,7 @@ from tests.integration.fake_records import fake_records
 from tests.integration.pages import markdown_tables
 from tests.integration.test_report import GPU, LAPTOP, of_cell, saved, small, trained
 
-README = "before\n<!-- results: here -->\nold\n<!-- end of results -->\nafter\n"
+README = "before ![](docs/accuracy.svg)\n<!-- results: here -->\nold\n<!-- end of results -->\nafter\n"
 NAMED = README + "<!-- results: table1 gpu, by `looped paper report` -->\n<!-- end of results -->\nlast\n"
 
 
@@ -27,18 +27,24 @@ def test_the_readme_gets_its_tables_between_its_marks(tmp_path):
         write_readme(GPU, records, readme)
         first, second = markdown_tables(readme.read_text())
         assert "old" not in readme.read_text()
-        for table, chosen in ((first, LAPTOP), (second, GPU)):
-            fields = [field for row in table[1:] for field in row[1:]]
-            for cell, text in zip(chosen.cells, fields, strict=True):
-                assert f"{100 * trained(of_cell(cell, files)['test'])['accuracy']:.1f} %" in text
-                assert f"paper {100 * cell.paper:.1f} %" in text
+        fields = [field for row in first[1:] for field in row[1:]]
+        for cell, text in zip(LAPTOP.cells, fields, strict=True):
+            assert f"{100 * trained(of_cell(cell, files)['test'])['accuracy']:.1f} %" in text
+            assert f"paper {100 * cell.paper:.1f} %" in text
+        for cell, (name, ours, paper, samples, seconds) in zip(GPU.cells, second[1:], strict=True):
+            record = of_cell(cell, files)
+            value, low, high = (trained(record["test"])[name] for name in ("accuracy", "low", "high"))
+            assert name == f"{cell.row}, {cell.column}"
+            assert ours.startswith(f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})")
+            assert paper == f"{100 * cell.paper:.1f} %"
+            assert (samples, seconds) == (f"{record['samples']:,}", f"{record['seconds']:,.0f}")
     text = readme.read_text()
     assert "| ED40 (n = 6) |" in text
     assert "paper 41.4 % (r=5) |" in text
-    assert text.startswith("before\n<!-- results: here -->\n\nTable 1")
+    assert text.startswith("before ![](docs/accuracy.svg)\n<!-- results: here -->\n\nTable 1")
     assert text.endswith("\n<!-- end of results -->\nlast\n")
-    for name in ("accuracy.svg", "table1-gpu.svg"):
-        ElementTree.fromstring((tmp_path / "docs" / name).read_text())
+    ElementTree.fromstring((tmp_path / "docs" / "accuracy.svg").read_text())
+    assert not (tmp_path / "docs" / "table1-gpu.svg").exists()  # the README does not show it
 
 
 def test_the_readme_shows_any_table(tmp_path):
