@@ -19,11 +19,13 @@ _HOMES = {
     "looped.tasks": ("TASKS", "Batch", "Spec", "Task"),
     "looped.training": ("Trainer", "evaluate", "train"),
 }
+_MODULES = ("analysis", "tasks", "theory", "training")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", *_HOME_OF]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["__version__", *_HOME_OF, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
+    from looped import analysis, tasks, theory, training
     from looped.config import ModelConfig, RunConfig, TrainConfig
     from looped.construction import from_theory
     from looped.errors import InputError
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"looped.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'looped' has no attribute {name!r}")
     value = getattr(import_module(_HOME_OF[name]), name)

@@ -133,6 +133,9 @@ class LoopModel(nn.Module):
         return forward_flops(self.config, self.spec, num_loops, seq_len, num_reads)
 
     def _check_inputs(self, inputs: Tensor) -> None:
+        require(
+            isinstance(inputs, Tensor), f"expected a tensor (torch.as_tensor makes one), got {type(inputs).__name__}"
+        )
         size, shape = self.spec.input_size, tuple(inputs.shape)
         if self.spec.kind == "vectors":
             require(len(shape) == 3 and shape[2] == size, f"expected inputs (batch, seq, {size}), got {shape}")

@@ -76,11 +76,15 @@ class Layer(nn.Module):
 
 
 class LoopStack(nn.Module):
-    """Layers, looped: from embeddings (batch, seq, dim) to the state after every loop, of the same shape."""
+    """Layers, looped: from embeddings (batch, seq, dim) to the state after every loop, of the same shape.
+
+    Of the config's positions it knows the rotary ones; others are for whoever makes the embeddings. Without a generator
+    the weights are drawn by PyTorch's own, as in any module.
+    """
 
     def __init__(self, config: ModelConfig, *, causal: bool = False, generator: Generator | None = None) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(0) if generator is None else generator
+        generator = torch.Generator().manual_seed(int(torch.randint(2**62, ()))) if generator is None else generator
         self.config = config
         self.causal = causal if config.attention == "task" else config.attention == "causal"
         conditioning = config.resolved_conditioning
@@ -109,6 +113,16 @@ class LoopStack(nn.Module):
     def compute_dtype(self) -> torch.dtype:
         """Of the products."""
         return torch.bfloat16 if self.config.precision == "bfloat16" else self.dtype
+
+    def forward(
+        self, embeddings: Float[Tensor, "batch seq dim"], num_loops: int | None = None
+    ) -> Float[Tensor, "batch seq dim"]:
+        """The state after the last loop; `iterate` has those after all."""
+        dim, shape = self.config.dim, tuple(embeddings.shape)
+        require(len(shape) == 3 and shape[2] == dim, f"expected embeddings (batch, seq, {dim}), got {shape}")
+        num_loops = self.config.num_loops if num_loops is None else num_loops
+        ((_, state),) = self.states_at(embeddings, num_loops, [num_loops - 1])
+        return state
 
     def iterate(
         self,
