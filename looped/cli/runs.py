@@ -121,8 +121,8 @@ class SolveCommand:
     """folder of a trained run, a name that looped models lists, or a task, which stands for its best shipped model"""
     input: str | None = None
     """the question, such as abca|bcca (default: a test example)"""
-    index: int = 0
-    """number of the test example that is asked without an input"""
+    index: int | None = None
+    """number of the test example that is asked without an input (default: 0)"""
     loops: int | None = None
     """loops to run (default: the trained number)"""
     delay: float | None = None
@@ -137,6 +137,7 @@ def solve(arguments: list[str]) -> None:
     command = parse(SolveCommand, arguments, "looped solve")
     require(command.delay is None or 0 <= command.delay <= 60, f"delay must be in 0..60 seconds, got {command.delay}")
     require_file("svg", command.svg)
+    require(command.input is None or command.index is None, "expected an input or an index, got both")
 
     from looped import inference
     from looped.cli.board import Play, final_board, show_live
@@ -145,11 +146,13 @@ def solve(arguments: list[str]) -> None:
     from looped.pretrained import load_any
 
     run = load_any(command.run)
-    truth = None
     if command.input is not None:
         inputs = run.task.parse(command.input)
+        truth = run.task.solve(inputs)
+        if (why := run.task.unlike_examples(inputs)) is not None:
+            print(f"looped: unlike anything that it was tested with: {why}", file=sys.stderr)
     else:
-        inputs, targets = run.test_example(command.index)
+        inputs, targets = run.test_example(command.index or 0)
         truth = run.task.answer(targets)
     frames = list(inference.solve(run.model, run.task, inputs, command.loops))
     play = Play(run.name, run.task, inputs, frames, truth)

@@ -122,6 +122,14 @@ class Task(ABC):
     def answer(self, outputs: np.ndarray) -> str:
         """One example's answer (targets or a prediction) as text."""
 
+    def solve(self, inputs: np.ndarray) -> str | None:
+        """The right answer as text, found without any model; None where there is none, or no way to find it."""
+        return None
+
+    def unlike_examples(self, inputs: np.ndarray) -> str | None:
+        """In what inputs that `parse` takes differ from every example, in words; None if in nothing that is known."""
+        return None
+
     def test_sets(self) -> dict[str, Self]:
         """Further test sets by name, each a variant of this task that a model of this one can be tested on."""
         return {}

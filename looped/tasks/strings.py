@@ -136,6 +136,18 @@ class StringPairs(Task):
     def counted(self, inputs: np.ndarray) -> np.ndarray:
         return np.arange(len(inputs)) == len(inputs) - 1
 
+    def solve(self, inputs: np.ndarray) -> str:
+        first, _, second = self.render(inputs).partition("|")
+        return str(self.reference(first, second))
+
+    def unlike_examples(self, inputs: np.ndarray) -> str | None:
+        first, _, second = self.render(inputs).partition("|")
+        try:
+            self._check_lengths(first, second, self._shortest(self.length))
+        except InputError as error:
+            return str(error)
+        return None
+
     def verify(self, example: dict[str, Any]) -> None:
         first, second, answer = typed_fields(example, first=str, second=str, answer=int)
         pair = f"{first}|{second}"

@@ -178,6 +178,9 @@ class Sudoku(Task):
     def describe(self, inputs: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
         return {"puzzle": self.render(inputs), "solution": self.answer(outputs)}
 
+    def solve(self, inputs: np.ndarray) -> str | None:
+        return next(all_solutions(self.render(inputs)), None)
+
     def verify(self, example: dict[str, Any]) -> None:
         puzzle, stated = typed_fields(example, puzzle=str, solution=str)
         require(self.render(self.parse(puzzle)) == puzzle, f"expected digits in one line, got {puzzle!r}")

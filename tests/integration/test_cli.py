@@ -106,6 +106,7 @@ def test_solve_shows_the_answer_after_every_loop(run, capsys):
     assert [frame["loop"] for frame in asked["frames"]] == [1, 2, 3, 4, 5]
     assert asked["input"] == "abca|bcca"
     assert asked["answer"] == asked["frames"][-1]["answer"]
+    assert asked["truth"] == "4"  # a goes (2) and another c comes (2)
     assert all(0 < frame["confidence"] <= 1 for frame in asked["frames"])
     text = answer(capsys, "solve", run, "--index", "3")
     assert text.count("loop ") == 3
@@ -188,6 +189,8 @@ def test_a_stopped_training_does_not_count_as_success(tmp_path):
         (["eval", "{run}", "--size", "0"], "size must be at least 1, got 0"),
         (["eval", "{run}", "--split", "exam"], "exam"),
         (["solve", "{run}", "--input", "abca"], "expected two strings"),
+        (["solve", "{run}", "--input", "abca|bcca", "--index", "3"], "expected an input or an index, got both"),
+        (["eval", "{run}", "--loops", "few"], "--loops: expected numbers, got 'few'"),
         (["solve", "{run}", "--input", "abzz|abca"], "'z'"),
         (["solve", "{run}", "--input", "abcabc|abca"], "letters, got 6"),
         (["solve", "{run}", "--input", "abca|abca", "--loops", "0"], "num_loops must be at least 1, got 0"),

@@ -126,6 +126,14 @@ def test_spec_says_what_the_arrays_are(task):
         assert min(ids) >= 0
 
 
+def test_questions_are_answered_without_a_model_as_the_labels_say(task):
+    inputs, targets, _ = task.sample(3, "test", range(5))
+    for question, target in zip(inputs, targets, strict=True):
+        known = task.name not in ("decision-tree", "language")
+        assert task.solve(question) == (task.answer(target) if known else None)
+        assert task.unlike_examples(question) is None
+
+
 def test_no_answers_are_no_trouble(task):
     batch = task.sample(0, "train", [])
     assert [len(part) for part in batch] == [0, 0, 0]

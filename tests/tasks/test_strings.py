@@ -201,6 +201,10 @@ def test_strings_shorter_than_in_training_can_be_asked_about(task):
     for text, inputs in zip(texts, mixed, strict=True):
         assert np.array_equal(task.parse(text), inputs)
     assert task.render(task.parse("abca|bcca")) == "abca|bcca"
+    assert task.unlike_examples(task.parse("abca|bcca")) == (
+        "expected a first string of 8 letters, got 4 in 'abca|bcca'"
+    )
+    assert task.unlike_examples(task.sample(0, "test", [0]).inputs[0]) is None
 
 
 @pytest.mark.parametrize(
