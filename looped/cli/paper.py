@@ -166,7 +166,10 @@ def _report(command: PaperCommand) -> None:
     require(found, f"nothing to report: no record of a finished run in {command.results} or under {command.root}")
     known = [] if command.scale else [_chosen(replace(command, scale=scale), scale) for scale in _REPORTED]
     chosen = _chosen(command, "laptop") if command.scale else _with_records(known, records)
-    require(command.readme is None or len(chosen) == 1, "--readme goes with one experiment: expected its name first")
+    require(
+        command.readme is None or len(chosen) == 1,
+        f"--readme takes one table: expected an experiment and a scale, like table1 --scale gpu, got {len(chosen)}",
+    )
     if command.readme is not None:
         check_readme(command.readme, chosen[0])
     # What belongs to no experiment is told where all of them are.

@@ -17,8 +17,9 @@ Parsed = TypeVar("Parsed")
 
 JSON_HELP = "print one JSON object"
 
-# Python's words for text that is not a number, in tyro's complaint about a flag, and ours.
+# What is said of text that is not a number in tyro's complaint about a flag, and by us. (Lists are of numbers.)
 _NOT_A_NUMBER = {
+    re.compile(r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\]"): "numbers",
     re.compile(r"Error parsing (\S+):.* invalid literal for int\(\) with base 10: ('.*?')"): "a whole number",
     re.compile(r"Error parsing (\S+):.* could not convert string to float: ('.*?')"): "a number",
 }

@@ -124,7 +124,8 @@ class Seat:
 
 def _with_workers(work: Work, num_workers: int, devices: list[str]) -> None:
     """Start workers, let them work, and see to it that none outlives this process."""
-    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // num_workers))  # inherited by the workers
+    # Inherited by the workers; whoever has set it knows better.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers)))
     stop = multiprocessing.get_context("spawn").Event()
     seats = [Seat(stop, devices[number % len(devices)] if devices else None) for number in range(num_workers)]
     try:

@@ -41,13 +41,14 @@ def summary(parts: Sequence[Part], missing: Sequence[Experiment]) -> list[str]:
         return ["No experiment has been run yet."]
     cells = [one for _, measured in parts for one in measured]
     scales = list(dict.fromkeys(experiment.scale for experiment, _ in parts))
+    known = {experiment.id for experiment, _ in parts}  # whatever their scales
     ran = (
-        f"{plural(len(parts), 'experiment')} at {listed(scales)} scale: {compute(distinct_records(cells))}. "
+        f"{plural(len(known), 'experiment')} at {listed(scales)} scale: {compute(distinct_records(cells))}. "
         f"{_capital(seeds_in_words(cells))} per cell"
         f"{': differences between single runs may be luck of the seed' if seeds_in_words(cells) == 'one seed' else ''}."
     )
-    if missing:
-        ran += f" {plural(len(missing), 'experiment')} not run yet."
+    if others := {experiment.id for experiment in missing} - known:
+        ran += f" {plural(len(others), 'experiment')} not run yet."
     # The paper's numbers and pairs are the same at every scale, so that a sum over scales would count them twice.
     by_scale = ([part for part in parts if part[0].scale == scale] for scale in scales)
     return [ran, *(text for chosen in by_scale for text in _overall(chosen))]
