@@ -280,7 +280,7 @@ def _measure_fresh(run: Run, recorded: Measurement, until: float, clock: Callabl
     """
     task = run.task
     first = recorded.size
-    end = min(2 * first, task.num_distinct("test") or 2 * first)
+    end = task.distinct_among("test", 2 * first)
     require(end > first, f"the recorded test of {run.name} had all {end} examples: none is left to check it with")
     values: list[np.ndarray] = []
     start, chunk = first, FIRST_CHUNK

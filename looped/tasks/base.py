@@ -136,11 +136,15 @@ class Task(ABC):
 
     def held_out_size(self, split: Split) -> int:
         """Examples that a test of this task has, unless another number is asked for."""
-        return min(1000, self.num_distinct(split) or 1000)
+        return self.distinct_among(split, 1000)
 
     def num_distinct(self, split: Split) -> int | None:
         """How many examples of a split stand for themselves, before they repeat; None where they hardly ever do."""
         return None
+
+    def distinct_among(self, split: Split, size: int) -> int:
+        """How many of the first `size` do."""
+        return min(size, self.num_distinct(split) or size)
 
     def counted(self, inputs: np.ndarray) -> np.ndarray:
         """(seq,) booleans: where one example's answer is read (default: everywhere)."""

@@ -133,6 +133,12 @@ class Sudoku(Task):
             return self._pool_size or None
         return len(_pool_places(self, split, self._num_shards))
 
+    def distinct_among(self, split: Split, size: int) -> int:
+        """The same, and no more of the pool is made than that takes."""
+        if self.file is None and not self._takes_all:
+            return min(size, len(self._suited(split, size)) or size)
+        return super().distinct_among(split, size)
+
     def test_sets(self) -> dict[str, Self]:
         """Variants of this task for testing, easy ones first: by guesses (4x4: by clues, since no such puzzle needs
         any), and by source where a file of real puzzles is at hand."""
@@ -254,14 +260,20 @@ class Sudoku(Task):
         return puzzles, solutions
 
     def _places(self, split: Split, indices: np.ndarray) -> np.ndarray:
-        """Where in the pool the base puzzles of these indices are; no more of it is made than that takes."""
+        """Where in the pool the base puzzles of these indices are."""
         if self._takes_all:
             return indices % self._pool_size
+        suited = self._suited(split, 1 + int(indices.max(initial=0)))
+        return _some(self, split, suited, self._pool_size)[indices % len(suited)]
+
+    def _suited(self, split: Split, count: int) -> np.ndarray:
+        """Where in the pool the first base puzzles of the wanted kind are: `count` or more, if there are as many. No
+        more of it is made than that takes."""
         num_shards, suited = 1, _pool_places(self, split, 1)
-        while num_shards < self._num_shards and len(suited) <= indices.max(initial=0):
+        while num_shards < self._num_shards and len(suited) < count:
             num_shards = min(2 * num_shards, self._num_shards)
             suited = _pool_places(self, split, num_shards)
-        return _some(self, split, suited, self._pool_size)[indices % len(suited)]
+        return suited
 
     def _from_file(self, split: Split, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         base, suited = file_puzzles(self._path, self.side), _file_rows(self, split)

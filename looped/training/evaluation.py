@@ -39,7 +39,7 @@ def evaluate(
     size = task.held_out_size(split) if size is None else size
     loops = sorted(set(loops or [model.config.num_loops]))
     require(size >= 1, f"size must be at least 1, got {size}")
-    size = min(size, task.num_distinct(split) or size)  # an example that comes again is no further evidence
+    size = task.distinct_among(split, size)  # an example that comes again is no further evidence
     require(loops[0] >= 1, f"loops must be at least 1, got {loops[0]}")
     found: dict[int, dict[str, list[np.ndarray]]] = {loop: {} for loop in loops}
     parts: list[Batch] = []

@@ -68,6 +68,14 @@ def test_base_puzzles_are_what_a_set_is_counted_by():
     assert Sudoku(pool=0).num_distinct("test") is Sudoku(side=4).num_distinct("test") is None
 
 
+def test_a_small_test_makes_no_large_pool(empty_cache):
+    """Of a thousand puzzles, more than twenty are of a kind that is not rare."""
+    assert Sudoku(difficulty="medium", augment=False).distinct_among("train", 20) == 20
+    assert len(list(empty_cache.rglob("train-*.npz"))) == 1
+    few = Sudoku(pool=40, difficulty="medium", augment=False)
+    assert 0 < few.distinct_among("train", 50) == few.num_distinct("train") < 40
+
+
 def test_a_pool_without_a_suited_puzzle_is_said():
     """One minimal puzzle in 27 has no more than 22 clues: none of these three."""
     assert Sudoku(pool=3, clues=22).num_distinct("validation") == 0
