@@ -216,6 +216,7 @@ def test_a_stopped_training_does_not_count_as_success(tmp_path):
         (["theory", "approximate", "--cells", "1"], "cells >= 2"),
         (["theory", "approximate", "--cells", "400"], "take fewer cells"),
         (["theory", "approximate", "--function", "atn"], "did you mean 'attn'"),
+        (["theory", "approximate", "--function", "{mine}.py:bad"], "the function bad raised ZeroDivisionError: "),
         (["theory", "plot", "stairs"], "stairs"),
         (["theory", "plot", "ids", "--out", "{new}/x.txt"], "ends in .png, .svg, .pdf, got"),
         (["theory", "plot", "staircase", "--out", "{folder}/notes.txt/x.png"], "cannot write"),
@@ -227,7 +228,8 @@ def test_a_stopped_training_does_not_count_as_success(tmp_path):
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path, capsys):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").write_text("mine")
-    places = {"run": run, "folder": str(tmp_path / "folder"), "new": str(tmp_path / "new")}
+    (tmp_path / "mine.py").write_text("def bad(x):\n    return x / (0 // 0)\n")
+    places = {"run": run} | {name: str(tmp_path / name) for name in ("folder", "new", "mine")}
     line = complaint(capsys, *(argument.format(**places) for argument in arguments))
     assert message in line
     assert not (tmp_path / "new").exists()

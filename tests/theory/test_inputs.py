@@ -54,6 +54,31 @@ def test_a_function_with_bad_values_is_refused(function, message):
         theory.approximate(function, 1, 2, 3)
 
 
+def fails_late(x):
+    if x.max() > 0.5:
+        raise KeyError("no\nsuch line")
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (fails_late, r"^the function fails_late raised KeyError: 'no.*such line' at X = \[\["),
+        (lambda x: "text", "raised ValueError: could not convert string to float: 'text' at X"),
+        (lambda x: [[1.0], [1.0, 2.0]], "raised ValueError: setting an array element"),
+    ],
+)
+def test_a_function_that_raises_is_named_with_what_it_raised(function, message):
+    for use in (
+        lambda: theory.approximate(function, 1, 2, 3),
+        lambda: theory.moduli(function, 1, 2, 0.1),
+    ):
+        with pytest.raises(InputError, match=message) as caught:
+            use()
+        assert "\n" not in str(caught.value)
+        assert caught.value.__cause__ is not None
+
+
 def test_inputs_are_checked():
     net = theory.approximate(square, 1, 2, 3, "lean")
     with pytest.raises(InputError, match=r"entries in \[0, 1\], got 1.5"):
@@ -105,6 +130,10 @@ def test_functions_by_name_and_from_a_file(tmp_path):
     assert theory.load("attn", 1, 2).name == "attn"
     file = tmp_path / "mine.py"
     file.write_text("def half(x):\n    return x / 2\nnumber = 3\n")
+    broken = tmp_path / "broken.py"
+    broken.write_text("import nothing_of_that_name\n")
+    notes = tmp_path / "notes.txt"
+    notes.write_text("def half(x):\n    return x / 2\n")
     mine = theory.load(f"{file}:half", 1, 2)
     assert mine.name == "half"
     assert mine.lipschitz is None
@@ -114,9 +143,14 @@ def test_functions_by_name_and_from_a_file(tmp_path):
         (f"{file}:third", "expected a function 'third'"),
         (f"{file}:number", "found int"),
         (f"{tmp_path}/none.py:f", "no file"),
+        (f"{notes}:half", "does not end in .py"),
+        (f"{broken}:f", "broken.py raised ModuleNotFoundError: No module named 'nothing_of_that_name'"),
     ]:
         with pytest.raises(InputError, match=message):
             theory.load(name, 1, 2)
+    for name in theory.FUNCTIONS:
+        with pytest.raises(InputError, match="expected dim and tokens >= 1, got dim=1, tokens=0"):
+            theory.load(name, 1, 0)
 
 
 @pytest.mark.parametrize(("variant", "exact"), [("paper", False), ("modulated", True), ("lean-stream", False)])
