@@ -16,7 +16,7 @@ import numpy as np
 
 from looped.errors import InputError
 from looped.theory.approximate import BUILDERS, Approximation, Plan, Variant
-from looped.theory.functions import ModulusName
+from looped.theory.functions import ModulusName, require_norm
 from looped.theory.ids import Grid, evaluate
 from looped.theory.moduli import moduli
 
@@ -66,8 +66,7 @@ def modulus_of(net: Approximation, p: float, seed: int = 0) -> tuple[Modulus, bo
 
 def error_bound(net: Approximation, p: float = 2, seed: int = 0) -> Bound:
     """The bound of this construction, term by term, and its measured error."""
-    if p < 1:
-        raise InputError(f"expected p >= 1, got {p}")
+    require_norm(p)
     grid = net.grid
     omega, certified = modulus_of(net, p, seed)
     entries = (grid.dim * grid.tokens) ** (1 / p)
@@ -192,7 +191,7 @@ def loops_for_error(
     error: float, variant: Variant, dim: int, tokens: int, omega: Modulus, p: float = 2, span: float = 1.0
 ) -> Plan:
     """The smallest grid (and bits) whose bound on the good set is at most `error`; `.loops` is the answer."""
-    if variant not in BUILDERS or error <= 0:
+    if variant not in BUILDERS or not error > 0:
         raise InputError(f"expected a variant of {sorted(BUILDERS)} and an error > 0, got {variant!r}, {error}")
     entries = (dim * tokens) ** (1 / p)
     for cells in range(2, 10_000):

@@ -30,6 +30,10 @@ class Lipschitz:
     context: float
     token: float
 
+    def __post_init__(self) -> None:
+        for constant in (self.sequence, self.context, self.token):
+            require(0 <= constant < inf, f"expected a finite Lipschitz constant >= 0, got {constant}")
+
 
 @dataclass(frozen=True)
 class Target:
@@ -48,6 +52,10 @@ class Target:
         entries = dim * tokens if which == "sequence" else dim
         by_slope = getattr(self.lipschitz, which) * delta * entries ** max(0.0, 1 / p - 0.5)
         return min(by_slope, (self.high - self.low) * entries ** (1 / p))
+
+
+def require_norm(p: float) -> None:
+    require(p >= 1, f"expected p >= 1 (inf too), got {p}")
 
 
 def mean(x: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 from looped.theory.approximate import Approximation, Variant, approximate
 from looped.theory.bounds import MOST_CELLS, error_bound
 from looped.theory.exact import Size
-from looped.theory.functions import load
+from looped.theory.functions import load, require_norm
 from looped.theory.ids import label
 
 
@@ -75,6 +75,7 @@ def report(
     lipschitz: float | None = None,
 ) -> Report:
     """Build, run and measure. `function` is a built-in name or `file.py:name`."""
+    require_norm(p)  # before the work
     target = load(function, dim, tokens)
     net = approximate(target, dim, tokens, cells, variant, representative, bits, lipschitz=lipschitz)
     bound = error_bound(net, p)

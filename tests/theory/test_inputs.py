@@ -2,6 +2,7 @@
 
 import json
 from fractions import Fraction
+from math import inf
 
 import numpy as np
 import pytest
@@ -77,6 +78,30 @@ def test_a_function_that_raises_is_named_with_what_it_raised(function, message):
             use()
         assert "\n" not in str(caught.value)
         assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("p", [float("nan"), 0.5, -1, -inf])
+def test_a_norm_is_at_least_one(p):
+    net = theory.approximate(square, 1, 2, 2, "lean")
+    for use in (
+        lambda: net.bound(p),
+        lambda: theory.moduli(square, 1, 2, 0.1, p),
+        lambda: report("attn", 1, 2, 2, p=p),
+    ):
+        with pytest.raises(InputError, match=rf"expected p >= 1 \(inf too\), got {p}"):
+            use()
+
+
+@pytest.mark.parametrize("constant", [float("nan"), -1.0, inf])
+def test_a_lipschitz_constant_is_finite_and_not_negative(constant):
+    for given in (lambda: constant, lambda: theory.Lipschitz(1.0, 1.0, constant)):
+        with pytest.raises(InputError, match=rf"finite Lipschitz constant >= 0, got {constant}"):
+            theory.approximate(square, 1, 2, 2, lipschitz=given())
+
+
+def test_a_constant_function_has_the_constant_zero():
+    bound = theory.approximate(lambda x: 0 * x + 0.25, 1, 2, 2, "modulated-minimal", lipschitz=0.0).bound()
+    assert (bound.good, bound.measured_sup, bound.holds) == (0, 0, True)
 
 
 def test_inputs_are_checked():
