@@ -123,7 +123,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Approximation:
-    """A function's network. Call it on X of shape (dim, tokens) or (batch, dim, tokens) for exact values."""
+    """A function's network. Call it on X in [0, 1] of shape (dim, tokens) or (batch, dim, tokens), for exact values."""
 
     target: Target
     plan: Plan
@@ -187,7 +187,9 @@ class Approximation:
         outside = [x for x in array.flat if not 0 <= x <= 1]
         if outside:
             raise InputError(f"expected entries in [0, 1], got {outside[0]}")
-        exact = array if array.dtype == object else array.astype(float).astype(object)
+        exact = (array if array.dtype == object else array.astype(float)).astype(object)  # a copy, ours to change
+        # the cells are half-open, and 1 lies in none: it counts to the last one, as that one's corner
+        exact[exact == 1] = Fraction(self.grid.cells - 1, self.grid.cells)
         return exact.reshape(-1, *shape), array.ndim == 2
 
 
