@@ -94,10 +94,18 @@ class Plan:
 
     @property
     def code_bits(self) -> int:
-        """Digits of the longest number, about."""
-        if self.variant.startswith("modulated"):
+        """Digits of the longest number that labels are packed into, about."""
+        if self.variant in ("modulated", "modulated-minimal"):
             return 0
-        return self.num_ids * (1 if self.variant in ("paper", "lean") else self.num_bits)
+        if self.variant == "modulated-sqrt":
+            return self.num_bits * Grouping.best(self.num_ids, self.num_bits).group
+        per_label = {"paper": 1, "lean": 1, "lean-horner": 2 * self.num_bits}.get(self.variant, self.num_bits)
+        return self.num_ids * per_label
+
+    @property
+    def fits_float64(self) -> bool:
+        """Whether the code survives 53 digits: the slope that takes it apart is as long as it is, so twice its own."""
+        return 2 * self.code_bits <= 53
 
     def refuse_if_too_large(self) -> None:
         bytes_ = self.num_ids * self.grid.dim * BYTES_PER_LABEL
