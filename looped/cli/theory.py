@@ -96,6 +96,8 @@ class PlotCommand:
     """which picture"""
     out: Path | None = None
     """file to write, .png, .svg or .pdf (default: the picture's name, .png)"""
+    json: bool = False
+    """print one JSON object"""
 
 
 def _plot(arguments: list[str]) -> None:
@@ -103,4 +105,5 @@ def _plot(arguments: list[str]) -> None:
 
     from looped.theory.plots import plot
 
-    print(plot(command.name, command.out or Path(f"{command.name}.png")))
+    path = plot(command.name, command.out or Path(f"{command.name}.png"))
+    show({"path": str(path)}, str(path), as_json=command.json)

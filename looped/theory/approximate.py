@@ -94,10 +94,18 @@ class Plan:
 
     @property
     def code_bits(self) -> int:
-        """Digits of the longest number, about."""
-        if self.variant.startswith("modulated"):
+        """Digits of the longest number that labels are packed into, about."""
+        if self.variant in ("modulated", "modulated-minimal"):
             return 0
-        return self.num_ids * (1 if self.variant in ("paper", "lean") else self.num_bits)
+        if self.variant == "modulated-sqrt":
+            return self.num_bits * Grouping.best(self.num_ids, self.num_bits).group
+        per_label = {"paper": 1, "lean": 1, "lean-horner": 2 * self.num_bits}.get(self.variant, self.num_bits)
+        return self.num_ids * per_label
+
+    @property
+    def fits_float64(self) -> bool:
+        """Whether the code survives 53 digits: the slope that takes it apart is as long as it is, so twice its own."""
+        return 2 * self.code_bits <= 53
 
     def refuse_if_too_large(self) -> None:
         bytes_ = self.num_ids * self.grid.dim * BYTES_PER_LABEL
@@ -123,7 +131,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Approximation:
-    """A function's network. Call it on X of shape (dim, tokens) or (batch, dim, tokens) for exact values."""
+    """A function's network. Call it on X in [0, 1] of shape (dim, tokens) or (batch, dim, tokens), for exact values."""
 
     target: Target
     plan: Plan
@@ -187,7 +195,9 @@ class Approximation:
         outside = [x for x in array.flat if not 0 <= x <= 1]
         if outside:
             raise InputError(f"expected entries in [0, 1], got {outside[0]}")
-        exact = array if array.dtype == object else array.astype(float).astype(object)
+        exact = (array if array.dtype == object else array.astype(float)).astype(object)  # a copy, ours to change
+        # the cells are half-open, and 1 lies in none: it counts to the last one, as that one's corner
+        exact[exact == 1] = Fraction(self.grid.cells - 1, self.grid.cells)
         return exact.reshape(-1, *shape), array.ndim == 2
 
 

@@ -15,8 +15,8 @@ from typing import Literal, cast
 
 import numpy as np
 
-from looped.errors import InputError, unknown
-from looped.theory.ids import Function
+from looped.errors import InputError, require, unknown
+from looped.theory.ids import Function, described
 
 ModulusName = Literal["sequence", "context", "token"]
 ATTENTION_TEMPERATURE = 4
@@ -29,6 +29,10 @@ class Lipschitz:
     sequence: float
     context: float
     token: float
+
+    def __post_init__(self) -> None:
+        for constant in (self.sequence, self.context, self.token):
+            require(0 <= constant < inf, f"expected a finite Lipschitz constant >= 0, got {constant}")
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,10 @@ class Target:
         entries = dim * tokens if which == "sequence" else dim
         by_slope = getattr(self.lipschitz, which) * delta * entries ** max(0.0, 1 / p - 0.5)
         return min(by_slope, (self.high - self.low) * entries ** (1 / p))
+
+
+def require_norm(p: float) -> None:
+    require(p >= 1, f"expected p >= 1 (inf too), got {p}")
 
 
 def mean(x: np.ndarray) -> np.ndarray:
@@ -110,6 +118,7 @@ FUNCTIONS: dict[str, Callable[[int, int], Target]] = {
 
 def load(name: str, dim: int, tokens: int) -> Target:
     """A built-in function by name, or `file.py:name` for a user's own."""
+    require(min(dim, tokens) >= 1, f"expected dim and tokens >= 1, got {dim=}, {tokens=}")
     if ":" not in name:
         if name not in FUNCTIONS:
             raise unknown("function", name, [*FUNCTIONS, "file.py:name"])
@@ -118,10 +127,13 @@ def load(name: str, dim: int, tokens: int) -> Target:
     if not Path(path).is_file():
         raise InputError(f"expected a Python file before ':' in {name!r}, but there is no file {path!r}")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise InputError(f"expected a Python file before ':' in {name!r}, got {path!r}, which does not end in .py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"the file {path} raised {described(error)}") from error
     function = getattr(module, attribute, None)
     if not callable(function):
         raise InputError(f"expected a function {attribute!r} in {path}, found {type(function).__name__}")

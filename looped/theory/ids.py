@@ -69,12 +69,22 @@ def tabulate(function: Function, grid: Grid, duplicates: bool) -> Labels:
 
 
 def evaluate(function: Function, points: np.ndarray) -> np.ndarray:
-    values = np.asarray(function(points), dtype=np.float64)
+    """f at one input. What a user's function does wrong is said in one line."""
+    try:
+        values = np.asarray(function(points), dtype=np.float64)
+    except Exception as error:
+        name = getattr(function, "__name__", "f")
+        raise InputError(f"the function {name} raised {described(error)} at X = {points.tolist()}") from error
     if values.shape != points.shape:
         raise InputError(f"the function must return an array of shape {points.shape}, got {values.shape}")
     if not np.isfinite(values).all():
         raise InputError(f"the function must be finite on [0, 1], got {values.tolist()} at {points.tolist()}")
     return values
+
+
+def described(error: Exception) -> str:
+    """An exception of a user's code in one line: its type and its text."""
+    return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no text'}"
 
 
 def label(labels: Labels, sequence: TokenIds, token_id: int) -> Vector:

@@ -12,7 +12,7 @@ from typing import get_args
 import numpy as np
 
 from looped.errors import InputError
-from looped.theory.functions import Lipschitz, ModulusName, Target
+from looped.theory.functions import Lipschitz, ModulusName, Target, require_norm
 from looped.theory.ids import Function, evaluate
 
 STARTS, KEPT, ROUNDS = 160, 4, 40
@@ -49,8 +49,9 @@ def moduli(
     seed: int = 0,
 ) -> Moduli:
     """Estimate the moduli at `delta` in the p-norm. One number as `lipschitz` bounds f as a whole, and so all three."""
-    if delta <= 0 or p < 1 or dim < 1 or tokens < 1:
-        raise InputError(f"expected delta > 0, p >= 1, dim and tokens >= 1, got {delta=}, {p=}, {dim=}, {tokens=}")
+    if not delta > 0 or dim < 1 or tokens < 1:
+        raise InputError(f"expected delta > 0, dim and tokens >= 1, got {delta=}, {dim=}, {tokens=}")
+    require_norm(p)
     target = as_target(function, lipschitz)
     rng = np.random.default_rng(seed)
     found = {which: _search(target, which, dim, tokens, delta, p, rng) for which in get_args(ModulusName)}

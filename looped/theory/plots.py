@@ -1,4 +1,4 @@
-"""Pictures for a lecture: how the proof's network works, loop by loop, and what it costs. Each writes one PNG.
+"""Pictures for a lecture: how the proof's network works, loop by loop, and what it costs. Each is one figure.
 
 matplotlib is imported when a picture is drawn, so that the theory itself needs only numpy.
 """
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from looped.errors import InputError, unknown
+from looped.errors import require, unknown
+from looped.files import save
 from looped.theory.approximate import BUILDERS, Plan, Variant, approximate
 from looped.theory.bounds import error_bound, loops_needed
 from looped.theory.functions import load
@@ -56,7 +57,7 @@ def _label(axis: Axes, title: str, x: str, y: str) -> None:
     axis.set_ylabel(y, fontsize=9)
 
 
-def staircase(path: Path, cells: int = 6) -> None:
+def staircase(cells: int = 6) -> Figure:
     """Step 1: the quantizer's output after every loop, as a function of x."""
     from matplotlib import colormaps
 
@@ -71,10 +72,10 @@ def staircase(path: Path, cells: int = 6) -> None:
         axis.plot([float(x) for x in xs], line, color=colour, lw=width, zorder=cells - loop, label=f"{loop}")
     axis.legend(title="loops done", fontsize=8, title_fontsize=8, frameon=False)
     _label(axis, f"The quantizer adds one step of the staircase per loop (n = {cells})", "x", "cell number so far")
-    figure.savefig(path)
+    return figure
 
 
-def contextual_ids(path: Path, cells: int = 4) -> None:
+def contextual_ids(cells: int = 4) -> Figure:
     """Step 2: the id of the first of two tokens for every pair of cells, and how sparse these ids are among all K."""
     grid = Grid(1, 2, cells)
     total = 2 * grid.base * grid.num_sequences
@@ -98,10 +99,10 @@ def contextual_ids(path: Path, cells: int = 4) -> None:
         right.hlines(own, own * 2 * grid.num_sequences, (own + 1) * 2 * grid.num_sequences - 1, color=GREY, lw=0.6)
     right.set_yticks(range(cells))
     _label(right, f"{cells * cells} ids in use among K = {total}; the rest is filled linearly", "id k", "own cell z")
-    figure.savefig(path)
+    return figure
 
 
-def labels(path: Path, function: str = "wave", cells: int = 4) -> None:
+def labels(function: str = "wave", cells: int = 4) -> Figure:
     """Step 3: the labels y_k, their linear fill, the +-1 code that the network stores, and the printed fill."""
     grid = Grid(1, 2, cells)
     known = labels_by_id(grid, tabulate(load(function, 1, 2).function, grid, True), paper_id)
@@ -122,10 +123,10 @@ def labels(path: Path, function: str = "wave", cells: int = 4) -> None:
     axis.set_ylim(low - 0.35 * (high - low), high + 0.35 * (high - low))
     axis.legend(fontsize=8, frameon=False, ncols=2, loc="upper right")
     _label(axis, f"Labels of {function} over the contextual ids (n = {cells}, d = 1, N = 2)", "id k", "$y_k$")
-    figure.savefig(path)
+    return figure
 
 
-def error(path: Path, function: str = "attn", most_loops: int = 2000, bits: int = 6, p: float = 2) -> None:
+def error(function: str = "attn", most_loops: int = 2000, bits: int = 6, p: float = 2) -> Figure:
     """Error against loops for every variant with its bound, and loops against labels with the lower bounds."""
     target = load(function, 1, 2)
     figure, (left, right) = _figure(11, 4.6, columns=2)
@@ -149,7 +150,7 @@ def error(path: Path, function: str = "attn", most_loops: int = 2000, bits: int 
         f"$L^{{{p:g}}}$ error",
     )
     _memorizer_costs(right, bits)
-    figure.savefig(path)
+    return figure
 
 
 def _memorizer_costs(axis: Axes, bits: int) -> None:
@@ -172,7 +173,7 @@ def _memorizer_costs(axis: Axes, bits: int) -> None:
     _label(axis, f"Loops to store K labels of {bits} bits", "labels K", "loops r")
 
 
-def trace(path: Path, function: str = "wave", variant: Variant = "lean", cells: int = 3) -> None:
+def trace(function: str = "wave", variant: Variant = "lean", cells: int = 3) -> Figure:
     """Every row of one token over the loops; each row scaled to its own largest value."""
     if variant not in BUILDERS:
         raise unknown("variant", variant, BUILDERS)
@@ -191,24 +192,26 @@ def trace(path: Path, function: str = "wave", variant: Variant = "lean", cells: 
     figure.colorbar(image, ax=axis, label="value / largest value of the row", pad=0.01)
     title = f"{variant}: one token's state over {net.size.loops} loops (dotted: end of Step 1 and of Step 2)"
     _label(axis, title, "loops done", "")
-    figure.savefig(path)
+    return figure
 
 
-PLOTS: dict[str, Callable[..., None]] = {
+PLOTS: dict[str, Callable[..., Figure]] = {
     "staircase": staircase,
     "ids": contextual_ids,
     "labels": labels,
     "error": error,
     "trace": trace,
 }
+FORMATS = (".png", ".svg", ".pdf")
 
 
 def plot(name: str, path: str | Path, **options) -> Path:
-    """Draw one of PLOTS into a PNG file; `options` are that function's own."""
+    """Draw one of PLOTS into a file, whole or not at all; `options` are that function's own."""
     if name not in PLOTS:
         raise unknown("picture", name, PLOTS)
     target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError(f"expected an existing folder for the picture, got {str(target.parent)!r}")
-    PLOTS[name](target, **options)
+    kind = target.suffix.lower()
+    require(kind in FORMATS, f"expected a picture's file that ends in {', '.join(FORMATS)}, got {str(target)!r}")
+    figure = PLOTS[name](**options)
+    save(target, lambda handle: figure.savefig(handle, format=kind[1:]))
     return target

@@ -13,8 +13,8 @@ import numpy as np
 from looped.theory.approximate import Approximation, Variant, approximate
 from looped.theory.bounds import MOST_CELLS, error_bound
 from looped.theory.exact import Size
-from looped.theory.functions import load
-from looped.theory.ids import label
+from looped.theory.functions import load, require_norm
+from looped.theory.ids import TokenIds, label
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ def report(
     lipschitz: float | None = None,
 ) -> Report:
     """Build, run and measure. `function` is a built-in name or `file.py:name`."""
+    require_norm(p)  # before the work
     target = load(function, dim, tokens)
     net = approximate(target, dim, tokens, cells, variant, representative, bits, lipschitz=lipschitz)
     bound = error_bound(net, p)
@@ -104,13 +105,7 @@ def report(
 
 def check_cells(net: Approximation) -> tuple[int, bool, bool]:
     """(cells checked, output = stored label, output = f(representative)) over at most 1024 of the served cells."""
-    grid = net.grid
-    if grid.num_sequences <= MOST_CELLS:
-        candidates: Sequence[tuple[int, ...]] = list(product(range(grid.base), repeat=grid.tokens))
-    else:
-        drawn = np.random.default_rng(0).integers(grid.base, size=(MOST_CELLS, grid.tokens))
-        candidates = [tuple(int(z) for z in cell) for cell in drawn]
-    cells = [z for z in candidates if net.serves_duplicates or len(set(z)) == grid.tokens]
+    grid, cells = net.grid, served_cells(net, MOST_CELLS)
     if not cells:
         return 0, True, True
     corners = [[[Fraction(k, grid.cells) for k in grid.coordinates(z)] for z in cell] for cell in cells]
@@ -118,3 +113,14 @@ def check_cells(net: Approximation) -> tuple[int, bool, bool]:
     came = [[list(column) for column in output.T] for output in outputs]
     wanted = [[label(net.labels, tuple(sorted(cell, reverse=True)), z) for z in cell] for cell in cells]
     return len(cells), came == [net.code_value(cell) for cell in cells], came == wanted
+
+
+def served_cells(net: Approximation, most: int) -> list[TokenIds]:
+    """The cells that the construction covers, or those of them among `most` random ones."""
+    grid = net.grid
+    if grid.num_sequences <= most:
+        candidates: Sequence[TokenIds] = list(product(range(grid.base), repeat=grid.tokens))
+    else:
+        drawn = np.random.default_rng(0).integers(grid.base, size=(most, grid.tokens))
+        candidates = [tuple(int(z) for z in cell) for cell in drawn]
+    return [z for z in candidates if net.serves_duplicates or len(set(z)) == grid.tokens]

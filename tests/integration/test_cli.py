@@ -97,8 +97,22 @@ def test_theory_verbs_build_and_draw(tmp_path, capsys):
     text = answer(capsys, "theory", "approximate", *arguments)
     assert "f(representative)" in text
     assert json.loads(answer(capsys, "theory", "approximate", *arguments, "--json"))["p"] == "inf"
-    answer(capsys, "theory", "plot", "staircase", "--out", str(tmp_path / "stairs.png"))
-    assert (tmp_path / "stairs.png").read_bytes().startswith(b"\x89PNG")
+    picture = tmp_path / "new" / "stairs.png"
+    assert answer(capsys, "theory", "plot", "staircase", "--out", str(picture)) == f"{picture}\n"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    asked = ["theory", "plot", "staircase", "--out", str(picture), "--json"]
+    assert json.loads(answer(capsys, *asked)) == {"path": str(picture)}
+
+
+def test_theory_verify_prints_every_row_as_json(capsys, monkeypatch):
+    from looped.theory import verify
+
+    monkeypatch.setattr(verify, "CHECKS", (verify._ids, verify._sharpness))  # the quick ones
+    assert main(["theory", "verify", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["ok"] is True
+    assert len(said["rows"]) == 10
+    assert all(row["ok"] is True and row["corrected"].startswith("PASS") for row in said["rows"])
 
 
 def test_solve_shows_the_answer_after_every_loop(run, capsys):
@@ -205,7 +219,13 @@ def test_a_stopped_training_does_not_count_as_success(tmp_path):
         (["theory", "approximate", "--cells", "1"], "cells >= 2"),
         (["theory", "approximate", "--cells", "400"], "take fewer cells"),
         (["theory", "approximate", "--function", "atn"], "did you mean 'attn'"),
+        (["theory", "approximate", "--function", "{mine}.py:bad"], "the function bad raised ZeroDivisionError: "),
+        (["theory", "approximate", "--p", "nan"], "expected p >= 1 (inf too), got nan"),
+        (["theory", "approximate", "--lipschitz", "nan"], "finite Lipschitz constant >= 0, got nan"),
+        (["theory", "approximate", "--lipschitz", "-1"], "finite Lipschitz constant >= 0, got -1"),
         (["theory", "plot", "stairs"], "stairs"),
+        (["theory", "plot", "ids", "--out", "{new}/x.txt"], "ends in .png, .svg, .pdf, got"),
+        (["theory", "plot", "staircase", "--out", "{folder}/notes.txt/x.png"], "cannot write"),
         (["paper"], "expected a verb first"),
         (["paper", "run", "table9"], "unknown experiment 'table9'"),
         (["paper", "report", "--root", "{folder}", "--results", "{new}", "--out", "{new}"], "nothing to report"),
@@ -214,7 +234,8 @@ def test_a_stopped_training_does_not_count_as_success(tmp_path):
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path, capsys):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").write_text("mine")
-    places = {"run": run, "folder": str(tmp_path / "folder"), "new": str(tmp_path / "new")}
+    (tmp_path / "mine.py").write_text("def bad(x):\n    return x / (0 // 0)\n")
+    places = {"run": run} | {name: str(tmp_path / name) for name in ("folder", "new", "mine")}
     line = complaint(capsys, *(argument.format(**places) for argument in arguments))
     assert message in line
     assert not (tmp_path / "new").exists()

@@ -133,3 +133,9 @@ def test_without_a_marker_a_doubled_sequence_looks_the_same(variant, softmax):
         assert np.allclose(np.concatenate([single, single], axis=2).astype(float), double.astype(float), atol=1e-9)
     else:
         assert (np.concatenate([single, single], axis=2) == double).all()
+
+
+def test_any_length_counts_one_to_the_last_cell():
+    net = approximate_any_length(rough, 1, 3, 3)
+    assert (net([[0.1, 1]]) == net([[0.1, 0.9]])).all()
+    assert (net([[1.0]]) == net([[F(2, 3)]])).all()

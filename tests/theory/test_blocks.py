@@ -317,3 +317,23 @@ def test_duplicates_and_trifling_inputs_stay_between_the_labels():
     room = net.jumps[0]
     x = np.array([[[F(0), F(0), F(1, 3)]], [[F(1, 3) - net.epsilon / 2, F(2, 3), F(0)]]], dtype=object)
     assert all(low - room <= v <= high + room for v in net(x).flat)
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize("variant", theory.VARIANTS)
+def test_one_belongs_to_the_last_cell(variant, softmax):
+    """[0, 1] is the domain; the cells are half-open."""
+    net = build(variant, (1, 2, 4), softmax=softmax)
+    for one in (1, 1.0, F(1)):
+        given = np.array([[[F(1, 10), one]], [[one, F(1, 2)]], [[one, one]]], dtype=object)
+        kept = given.copy()
+        came = net(given)
+        assert [list(value[0]) for value in came] == [
+            [column[0] for column in net.code_value(z)] for z in ((0, 3), (3, 2), (3, 3))
+        ]
+        assert (given == kept).all()
+    assert (net([[0.1, 1]]) == net([[0.1, 0.99]])).all()
+    assert (net.trace([[0.1, 1]]).values[-1] == net.trace([[0.1, 0.75]]).values[-1]).all()
+    flat = build(variant, (2, 2, 2), softmax=softmax)
+    half = [[0.2, 1.0], [1.0, 0.7]]  # cells (0, 1) and (1, 1)
+    assert [list(column) for column in flat(half).T] == flat.code_value((1, 3))

@@ -112,6 +112,16 @@ def test_measured_error_is_below_the_bound(variant, name, representative):
             assert (bound.terms["duplicates"] == 0) == served
 
 
+@pytest.mark.parametrize(("variant", "tokens"), [("paper", 2), ("paper", 3), ("lean", 3), ("modulated-minimal", 3)])
+def test_the_largest_error_is_at_least_that_on_the_good_set(variant, tokens):
+    """f(X) = X, stored at the corner: the error is largest at a cell's far corner, where the trifling part begins."""
+    net = theory.approximate(lambda x: x, 1, tokens, 3, variant)
+    bound = net.bound(inf)
+    assert bound.measured_lp >= bound.measured_sup
+    if variant == "modulated-minimal":
+        assert bound.measured_lp == bound.measured_sup == pytest.approx(1 / 3 - float(net.epsilon), rel=1e-12)
+
+
 def test_the_corrected_bound_is_below_the_printed_one():
     for name in FUNCTIONS:
         bound = theory.approximate(theory.load(name, 1, 2), 1, 2, 5, "paper").bound(2)

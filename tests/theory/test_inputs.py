@@ -2,6 +2,7 @@
 
 import json
 from fractions import Fraction
+from math import inf
 
 import numpy as np
 import pytest
@@ -52,6 +53,55 @@ def test_a_function_that_is_not_equivariant_is_shown_with_its_witness():
 def test_a_function_with_bad_values_is_refused(function, message):
     with np.errstate(all="ignore"), pytest.raises(InputError, match=message):
         theory.approximate(function, 1, 2, 3)
+
+
+def fails_late(x):
+    if x.max() > 0.5:
+        raise KeyError("no\nsuch line")
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (fails_late, r"^the function fails_late raised KeyError: 'no.*such line' at X = \[\["),
+        (lambda x: "text", "raised ValueError: could not convert string to float: 'text' at X"),
+        (lambda x: [[1.0], [1.0, 2.0]], "raised ValueError: setting an array element"),
+    ],
+)
+def test_a_function_that_raises_is_named_with_what_it_raised(function, message):
+    for use in (
+        lambda: theory.approximate(function, 1, 2, 3),
+        lambda: theory.moduli(function, 1, 2, 0.1),
+    ):
+        with pytest.raises(InputError, match=message) as caught:
+            use()
+        assert "\n" not in str(caught.value)
+        assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("p", [float("nan"), 0.5, -1, -inf])
+def test_a_norm_is_at_least_one(p):
+    net = theory.approximate(square, 1, 2, 2, "lean")
+    for use in (
+        lambda: net.bound(p),
+        lambda: theory.moduli(square, 1, 2, 0.1, p),
+        lambda: report("attn", 1, 2, 2, p=p),
+    ):
+        with pytest.raises(InputError, match=rf"expected p >= 1 \(inf too\), got {p}"):
+            use()
+
+
+@pytest.mark.parametrize("constant", [float("nan"), -1.0, inf])
+def test_a_lipschitz_constant_is_finite_and_not_negative(constant):
+    for given in (lambda: constant, lambda: theory.Lipschitz(1.0, 1.0, constant)):
+        with pytest.raises(InputError, match=rf"finite Lipschitz constant >= 0, got {constant}"):
+            theory.approximate(square, 1, 2, 2, lipschitz=given())
+
+
+def test_a_constant_function_has_the_constant_zero():
+    bound = theory.approximate(lambda x: 0 * x + 0.25, 1, 2, 2, "modulated-minimal", lipschitz=0.0).bound()
+    assert (bound.good, bound.measured_sup, bound.holds) == (0, 0, True)
 
 
 def test_inputs_are_checked():
@@ -105,6 +155,10 @@ def test_functions_by_name_and_from_a_file(tmp_path):
     assert theory.load("attn", 1, 2).name == "attn"
     file = tmp_path / "mine.py"
     file.write_text("def half(x):\n    return x / 2\nnumber = 3\n")
+    broken = tmp_path / "broken.py"
+    broken.write_text("import nothing_of_that_name\n")
+    notes = tmp_path / "notes.txt"
+    notes.write_text("def half(x):\n    return x / 2\n")
     mine = theory.load(f"{file}:half", 1, 2)
     assert mine.name == "half"
     assert mine.lipschitz is None
@@ -114,9 +168,14 @@ def test_functions_by_name_and_from_a_file(tmp_path):
         (f"{file}:third", "expected a function 'third'"),
         (f"{file}:number", "found int"),
         (f"{tmp_path}/none.py:f", "no file"),
+        (f"{notes}:half", "does not end in .py"),
+        (f"{broken}:f", "broken.py raised ModuleNotFoundError: No module named 'nothing_of_that_name'"),
     ]:
         with pytest.raises(InputError, match=message):
             theory.load(name, 1, 2)
+    for name in theory.FUNCTIONS:
+        with pytest.raises(InputError, match="expected dim and tokens >= 1, got dim=1, tokens=0"):
+            theory.load(name, 1, 0)
 
 
 @pytest.mark.parametrize(("variant", "exact"), [("paper", False), ("modulated", True), ("lean-stream", False)])
@@ -144,11 +203,28 @@ def test_pictures_are_written(tmp_path, name, options):
     assert path.read_bytes()[:4] == b"\x89PNG"
 
 
-def test_pictures_refuse_unknown_names_and_folders(tmp_path):
-    with pytest.raises(InputError, match="unknown picture"):
-        plot("stairs", tmp_path / "x.png")
-    with pytest.raises(InputError, match="existing folder"):
-        plot("ids", tmp_path / "missing" / "x.png")
+@pytest.mark.parametrize(("ending", "begins"), [(".svg", b"<?xml"), (".PDF", b"%PDF"), (".png", b"\x89PNG")])
+def test_the_ending_is_the_format_and_missing_folders_are_made(tmp_path, ending, begins):
+    path = plot("staircase", tmp_path / "new" / "folder" / f"picture{ending}", cells=2)
+    assert path.read_bytes().startswith(begins)
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_pictures_refuse_unknown_names_and_places_and_leave_nothing(tmp_path):
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "file").write_text("mine")
+    for name, path, message in [
+        ("stairs", "x.png", "unknown picture 'stairs'"),
+        ("ids", "new/x.txt", r"ends in .png, .svg, .pdf, got .*x\.txt"),
+        ("ids", "new/x", "ends in .png"),
+        ("staircase", "folder.png", r"cannot write .*folder\.png: Is a directory"),
+        ("staircase", "file/x.png", r"cannot write .*file/x\.png: (File exists|Not a directory)"),
+    ]:
+        with pytest.raises(InputError, match=message) as caught:
+            plot(name, tmp_path / path)
+        assert "\n" not in str(caught.value)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder.png"]
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_theory_needs_neither_torch_nor_matplotlib():

@@ -1,5 +1,8 @@
 """The table of `verify`: every corrected statement passes, every stated fault is shown."""
 
+import json
+from dataclasses import asdict
+
 from looped.theory.verify import FAULTS, table, verify
 
 
@@ -8,6 +11,7 @@ def test_verify_passes_and_shows_every_printed_fault():
     assert all(line.ok for line in rows), [line for line in rows if not line.ok]
     failing = [line for line in rows if line.printed.startswith("fails as printed")]
     assert len(failing) >= 20
+    assert [json.loads(json.dumps(asdict(line))) for line in rows] == [asdict(line) for line in rows]
     text = table(rows)
     shown = {fault for fault in FAULTS if any(line.statement.endswith(fault) for line in failing)}
     assert {"rectangle", "start", "bias", "second key", "stray entry", "own digit", "signs", "lag"} <= shown
