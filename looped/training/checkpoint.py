@@ -41,21 +41,28 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         except InputError:  # damaged: its place is needed
             shutil.rmtree(final)
     temporary = folder / f".{final.name}"
-    temporary.mkdir()
-    hashes = {}
-    for number, shard in enumerate(_shards(checkpoint.tensors)):
-        data = save_shard(shard)
-        name = f"shard-{number:03d}.safetensors"
-        save(temporary / name, lambda handle, data=data: handle.write(data))
-        hashes[name] = hashlib.sha256(data).hexdigest()
-    shapes = {name: list(tensor.shape) for name, tensor in checkpoint.tensors.items()}
-    state = {"step": checkpoint.step, "extra": checkpoint.extra, "shapes": shapes, "sha256": hashes}
-    save_json(temporary / "state.json", state)
-    temporary.rename(final)
+    try:
+        temporary.mkdir()
+        _write(temporary, checkpoint)
+        temporary.rename(final)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # what a full disk did not take in full
     sync_folder(folder)
     for old in sorted(folder.glob("step-*"))[:-KEEP]:
         shutil.rmtree(old)
     return final
+
+
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    hashes = {}
+    for number, shard in enumerate(_shards(checkpoint.tensors)):
+        data = save_shard(shard)
+        name = f"shard-{number:03d}.safetensors"
+        save(folder / name, lambda handle, data=data: handle.write(data))
+        hashes[name] = hashlib.sha256(data).hexdigest()
+    shapes = {name: list(tensor.shape) for name, tensor in checkpoint.tensors.items()}
+    state = {"step": checkpoint.step, "extra": checkpoint.extra, "shapes": shapes, "sha256": hashes}
+    save_json(folder / "state.json", state)
 
 
 def load_newest(folder: Path) -> Checkpoint | None:

@@ -8,14 +8,14 @@ from typing import Any
 
 from looped.config import RunConfig
 from looped.errors import InputError
-from looped.files import save_text
+from looped.files import save_text, writing
 
 
 class Log:
     """One line per record. A resumed run first drops the lines that its checkpoint does not know of."""
 
     def __init__(self, path: Path, config: RunConfig, first_step: int, *, quiet: bool) -> None:
-        self.num_steps = config.train.num_steps
+        self.path, self.num_steps = path, config.train.num_steps
         kept = [line for line, step in records(path) if step <= first_step]
         save_text(path, "".join(line + "\n" for line in kept))
         self._file = open(path, "a")  # noqa: SIM115 (closed in __exit__)
@@ -30,12 +30,14 @@ class Log:
             self._screen.close()
         for tracker in self._trackers:
             tracker.close()
-        self._file.close()
+        with writing(self.path):  # what a full disk did not take is tried once more
+            self._file.close()
 
     def record(self, step: int, **values: float) -> None:
         """Write one record; `step` counts finished steps."""
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
+        with writing(self.path):
+            self._file.write(json.dumps({"step": step, **values}) + "\n")
+            self._file.flush()
         for tracker in self._trackers:
             tracker.record(step, values)
         if self._screen is not None:

@@ -1,6 +1,7 @@
 """The command line as a user meets it: the whole way from training to an answer, and every mistake in one line."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -166,6 +167,30 @@ def test_a_stopped_training_does_not_count_as_success(tmp_path):
     assert "the same command goes on" in out
 
 
+@pytest.mark.parametrize("arguments", [["--version"], ["data", "--help"]])
+@pytest.mark.parametrize("buffered", [True, False])
+def test_an_output_that_takes_nothing(arguments, buffered):
+    """On a full disk one line and exit code 2; where nobody reads on, not a word."""
+    command = [sys.executable, *([] if buffered else ["-u"]), "-m", "looped.cli", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (2, "looped: No space left on device\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as broken:
+        done = subprocess.run(command, stdout=broken, stderr=subprocess.PIPE, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_what_the_system_refuses_is_one_line(monkeypatch, capsys):
+    def refused(_):
+        raise PermissionError(13, "Permission denied", "/some/where")
+
+    monkeypatch.setattr("looped.cli.data.data", refused)
+    assert complaint(capsys, "data") == "looped: /some/where: Permission denied"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -216,6 +241,13 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path
     assert message in line
     assert not (tmp_path / "new").exists()
     assert (tmp_path / "folder" / "notes.txt").read_text() == "mine"
+
+
+def test_a_missing_gpu_is_told_in_words_that_were_typed(run, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    expected = "looped: device 'cuda' needs a GPU that PyTorch can see, found none"
+    assert complaint(capsys, "eval", run, "--device", "cuda") == expected
+    assert complaint(capsys, "bench", "train", "--device", "cuda") == expected
 
 
 def test_a_damaged_config_names_the_file(tmp_path, capsys):

@@ -14,8 +14,10 @@ import torch
 
 from looped.config import RunConfig
 from looped.errors import InputError
+from looped.training import checkpoint
 from looped.training.checkpoint import Checkpoint, load_checkpoint, load_newest, save_checkpoint
 from looped.training.folder import RunFolder
+from looped.training.log import Log
 from looped.training.trainer import Trainer, run_weights, train
 from tests.training.conftest import tiny
 
@@ -238,6 +240,30 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     (tmp_path / "step-000000001" / "state.json").write_text("{")
     with pytest.raises(InputError, match="no checkpoint"):
         load_newest(tmp_path)
+
+
+def test_a_checkpoint_that_the_disk_did_not_take_leaves_nothing(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, random_checkpoint(1))
+
+    def full(path, value):
+        raise InputError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_json", full)
+    with pytest.raises(InputError, match="No space left"):
+        save_checkpoint(tmp_path, random_checkpoint(2))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
+
+
+def test_a_log_that_the_disk_does_not_take_is_one_line(tmp_path):
+    expected = f"cannot write {tmp_path / 'log.jsonl'}: No space left on device"
+    log = Log(tmp_path / "log.jsonl", tiny(), 0, quiet=True)
+    log._file.close()
+    with pytest.raises(InputError) as caught, log:
+        log._file = open("/dev/full", "a")  # noqa: SIM115 (closed by the log)
+        with pytest.raises(InputError) as at_once:
+            log.record(1, loss=1.0)
+        assert str(at_once.value) == expected
+    assert str(caught.value) == expected  # and once more when the log is closed
 
 
 def test_a_half_written_checkpoint_is_not_one(tmp_path):
