@@ -1,12 +1,13 @@
 """Checkpoints: folders of safetensors shards with a `state.json` of their hashes. Nothing is ever unpickled.
 
 A checkpoint is written under a temporary name, flushed and renamed, so a folder `step-*` is whole or absent. The last
-two are kept, and one whose hashes do not match is passed over for the one before.
+two are kept, and one whose hashes do not match is passed over, which is said, for the one before.
 """
 
 import hashlib
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,9 +72,13 @@ def load_newest(folder: Path) -> Checkpoint | None:
     problems = []
     for path in found:
         try:
-            return load_checkpoint(path)
+            checkpoint = load_checkpoint(path)
         except InputError as error:
             problems.append(str(error))
+            continue
+        if problems:
+            print(f"looped: {problems[0]}; step {checkpoint.step} is used instead", file=sys.stderr)
+        return checkpoint
     if problems:
         raise InputError(f"no checkpoint in {folder} can be read: {problems[0]}")
     return None

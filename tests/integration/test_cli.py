@@ -257,6 +257,20 @@ def test_a_damaged_config_names_the_file(tmp_path, capsys):
     assert "did you mean 'task.length'" in complaint(capsys, "eval", str(tmp_path))
 
 
+def test_a_damaged_newest_checkpoint_is_said_by_whatever_reads_the_run(tmp_path, capsys):
+    folder = tmp_path / "run"
+    answer(capsys, *TRAIN, "--train.checkpoint-every", "4", "--out", str(folder))
+    (folder / "checkpoints" / "step-000000006" / "state.json").write_text("{")
+    for verb in (["eval", "--size", "5"], ["solve"], ["inspect", "--size", "5"]):
+        assert main([verb[0], str(folder), *verb[1:]]) == 0
+        out, err = capsys.readouterr()
+        (line,) = err.splitlines()
+        assert "step-000000006 is not a checkpoint: " in line
+        assert line.endswith("; step 4 is used instead")
+        assert "not finished" not in out
+        assert ("measured at step 4 of 6" in out) == (verb[0] == "eval")
+
+
 def test_an_untrained_run_says_so(tmp_path, capsys):
     from looped.config import RunConfig
     from looped.tasks import EditDistance

@@ -215,12 +215,13 @@ def random_checkpoint(step: int) -> Checkpoint:
     return Checkpoint(step, tensors, {"seconds": 1.5})
 
 
-def test_checkpoints_come_back_as_they_were_in_small_shards(tmp_path):
+def test_checkpoints_come_back_as_they_were_in_small_shards(tmp_path, capsys):
     for step in (1, 2, 3):
         save_checkpoint(tmp_path, random_checkpoint(step))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000002", "step-000000003"]
     assert max(path.stat().st_size for path in tmp_path.glob("*/*.safetensors")) <= 15_000_000 + 1000
     back = load_newest(tmp_path)
+    assert capsys.readouterr().err == ""
     assert back is not None
     assert back.step == 3
     for name, tensor in random_checkpoint(3).tensors.items():
@@ -228,7 +229,7 @@ def test_checkpoints_come_back_as_they_were_in_small_shards(tmp_path):
         assert torch.equal(back.tensors[name], tensor)
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
     for step in (1, 2):
         save_checkpoint(tmp_path, random_checkpoint(step))
     damage(tmp_path / "step-000000002" / "shard-000.safetensors")
@@ -237,6 +238,9 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     back = load_newest(tmp_path)
     assert back is not None
     assert back.step == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"looped: {tmp_path / 'step-000000002' / 'shard-000.safetensors'} is damaged: ")
+    assert line.endswith("; step 1 is used instead")
     (tmp_path / "step-000000001" / "state.json").write_text("{")
     with pytest.raises(InputError, match="no checkpoint"):
         load_newest(tmp_path)
