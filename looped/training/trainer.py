@@ -3,6 +3,7 @@
 import math
 import platform
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,7 +26,7 @@ from looped.training.flops import training_flops
 from looped.training.folder import RunFolder
 from looped.training.log import Log
 from looped.training.objective import TensorBatch, to_device
-from looped.training.schedules import loops_at, rate_at, trained_size
+from looped.training.schedules import loops_at, rate_at, trained_size, unreached
 from looped.training.stepper import Stepper
 from looped.version import __version__
 
@@ -91,6 +92,8 @@ class Trainer:
         self._started = time.monotonic() - self.seconds
         limit = None if train.max_minutes is None else time.monotonic() + 60 * train.max_minutes
         since, last_time, outcomes = self.step, time.monotonic(), []
+        if not self.quiet and (lacking := unreached(self.config)) is not None:
+            print(f"looped: {lacking}", file=sys.stderr)
         with Log(self.folder.log_path, self.config, self.step, quiet=self.quiet) as log, _stop_signals() as stopped:
             for step, batch in batches(self.step, self.config):
                 outcomes.append(self.train_step(step, to_device(batch, self.device)))

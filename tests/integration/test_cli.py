@@ -154,6 +154,16 @@ def test_numbers_beyond_numbers_are_null_in_json(tmp_path, capsys):
         json.loads(answer(capsys, *command), parse_constant=lambda constant: pytest.fail(constant))
 
 
+@pytest.mark.parametrize(
+    ("curriculum_steps", "said"), [("30", ["size 2 of 4", "--train.curriculum-steps (now 30)"]), ("6", [])]
+)
+def test_a_training_too_short_for_its_curriculum_says_so_first(curriculum_steps, said, tmp_path, capsys):
+    assert main([*TRAIN, "--train.curriculum-steps", curriculum_steps, "--out", str(tmp_path / "run")]) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("looped: ") == bool(said)
+    assert all(part in first for part in said)
+
+
 def test_a_stopped_training_does_not_count_as_success(tmp_path):
     arguments = [*TRAIN, "--train.num-steps", "1000000", "--out", str(tmp_path / "run")]
     process = subprocess.Popen([sys.executable, "-m", "looped.cli", *arguments], stdout=subprocess.PIPE, text=True)
