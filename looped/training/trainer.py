@@ -5,7 +5,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from looped.tasks import Split
 from looped.training.checkpoint import Checkpoint, save_checkpoint
 from looped.training.data import batches
 from looped.training.engine import choose_device
-from looped.training.evaluation import evaluate
+from looped.training.evaluation import Stopped, evaluate
 from looped.training.flops import training_flops
 from looped.training.folder import RunFolder
 from looped.training.log import Log
@@ -78,10 +78,17 @@ class Trainer:
                 value.copy_(by_kind["average"][name])
         self.step, self.seconds = checkpoint.step, checkpoint.extra["seconds"]
 
-    def evaluate(self, split: Split, size: int | None = None, loops: list[int] | None = None) -> dict[str, Any]:
+    def evaluate(
+        self,
+        split: Split,
+        size: int | None = None,
+        loops: list[int] | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> dict[str, Any]:
         """Metrics of the weights that count: the average, where one is kept."""
+        task, example_size = self.config.task, trained_size(self.config)
         with self.evaluated_weights():
-            return evaluate(self.model, self.config.task, split, size, loops, example_size=trained_size(self.config))
+            return evaluate(self.model, task, split, size, loops, example_size=example_size, stopped=stopped)
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
         average = self.stepper.average
@@ -114,14 +121,16 @@ class Trainer:
                     since, last_time, outcomes = self.step, time.monotonic(), []
                 if not last and self.step % train.eval_every == 0:
                     paused = time.monotonic()
-                    log.record(self.step, **self._validation())
+                    if validation := self._validation(stopped):
+                        log.record(self.step, **validation)
                     last_time += time.monotonic() - paused  # an evaluation is no part of the training's speed
                 if saving:
                     self.save()
                 if stopping:
-                    reason = "time limit" if out_of_time else "signal"
-                    return {"finished": False, "stopped_by": reason, "step": self.step, **self._account()}
-            validation = self._validation()
+                    return self._unfinished("time limit" if out_of_time else "signal")
+            validation = self._validation(stopped)
+            if not validation:
+                return self._unfinished("signal")
             log.record(self.step, **validation)
         result = {"finished": True, "step": self.step, **validation, **self._account()}
         save_json(self.folder.result_path, result)
@@ -136,9 +145,16 @@ class Trainer:
         extra = {"seconds": round(time.monotonic() - self._started, 3)}
         save_checkpoint(self.folder.checkpoints, Checkpoint(self.step, self.stepper.state(), extra))
 
-    def _validation(self) -> dict[str, float]:
-        measured = self.evaluate("validation", self.config.train.eval_size)["rows"][-1]
+    def _validation(self, stopped: Callable[[], bool]) -> dict[str, float]:
+        """The task's metric on validation data; nothing, if asked to stop meanwhile."""
+        try:
+            measured = self.evaluate("validation", self.config.train.eval_size, stopped=stopped)["rows"][-1]
+        except Stopped:
+            return {}
         return {"validation": measured[self.config.task.metric]}
+
+    def _unfinished(self, reason: str) -> dict[str, Any]:
+        return {"finished": False, "stopped_by": reason, "step": self.step, **self._account()}
 
     def _account(self) -> dict[str, Any]:
         train = self.config.train
@@ -205,13 +221,19 @@ def _require_finite(step: int, **numbers: float) -> None:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[Any]:
-    """Ctrl-C and SIGTERM end the run after the current step, with a checkpoint."""
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM end the run after the current step, with a checkpoint; the second time at once, without."""
     asked = []
     previous = {}
+
+    def ask(*_: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(True)
+
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.signal(number, lambda *_: asked.append(True))
+            previous[number] = signal.signal(number, ask)
     except ValueError:
         pass  # not in the main thread: signals stay with whoever has it
     try:

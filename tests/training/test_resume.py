@@ -14,7 +14,7 @@ import torch
 
 from looped.config import RunConfig
 from looped.errors import InputError
-from looped.training import checkpoint
+from looped.training import checkpoint, evaluation
 from looped.training.checkpoint import Checkpoint, load_checkpoint, load_newest, save_checkpoint
 from looped.training.folder import RunFolder
 from looped.training.log import Log
@@ -84,6 +84,46 @@ def test_a_signal_stops_cleanly_with_a_checkpoint(tmp_path):
     checkpoint = RunFolder(tmp_path / "run").newest_checkpoint()
     assert checkpoint is not None
     assert 0 < checkpoint.step < 100_000
+
+
+def signalled(monkeypatch, *numbers: int) -> list[int]:
+    """Signals reach this process in the first batch of every validation, which is then counted."""
+    measure, batches = evaluation._measure, []
+
+    def measured(*arguments):
+        batches.append(1)
+        for number in numbers:
+            signal.raise_signal(number)
+        return measure(*arguments)
+
+    monkeypatch.setattr(evaluation, "_measure", measured)
+    return batches
+
+
+@pytest.mark.parametrize(("num_steps", "reached"), [(4, 3), (2, 2)])
+def test_a_signal_ends_a_validation_at_its_next_batch(num_steps, reached, tmp_path, monkeypatch):
+    """In the middle of a run there follows one step, with a checkpoint; at its end all is saved already."""
+    config = tiny(train={"num_steps": num_steps, "eval_every": 2, "eval_size": 600, "ema_decay": 0.9})
+    with monkeypatch.context() as patched:
+        batches = signalled(patched, signal.SIGTERM)
+        result = train(config, tmp_path / "run", quiet=True)
+    assert len(batches) == 1  # of three
+    assert (result["finished"], result["stopped_by"], result["step"]) == (False, "signal", reached)
+    assert RunFolder(tmp_path / "run").newest_checkpoint().step == reached
+    assert train(config, tmp_path / "run", quiet=True)["finished"]
+    train(config, tmp_path / "whole", quiet=True)
+    whole = all_tensors(tmp_path / "whole")
+    assert all(torch.equal(whole[name], tensor) for name, tensor in all_tensors(tmp_path / "run").items())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_training_at_once(number, tmp_path, monkeypatch):
+    before = signal.getsignal(number)
+    signalled(monkeypatch, number, number)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny(train={"eval_every": 2, "checkpoint_every": 1}), tmp_path / "run", quiet=True)
+    assert signal.getsignal(number) is before
+    assert RunFolder(tmp_path / "run").newest_checkpoint().step == 1
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):
@@ -262,12 +302,13 @@ def test_a_log_that_the_disk_does_not_take_is_one_line(tmp_path):
     expected = f"cannot write {tmp_path / 'log.jsonl'}: No space left on device"
     log = Log(tmp_path / "log.jsonl", tiny(), 0, quiet=True)
     log._file.close()
-    with pytest.raises(InputError) as caught, log:
-        log._file = open("/dev/full", "a")  # noqa: SIM115 (closed by the log)
-        with pytest.raises(InputError) as at_once:
-            log.record(1, loss=1.0)
-        assert str(at_once.value) == expected
-    assert str(caught.value) == expected  # and once more when the log is closed
+    log._file = open("/dev/full", "a")  # noqa: SIM115 (closed by the log)
+    with pytest.raises(InputError) as caught:
+        log.record(1, loss=1.0)
+    assert str(caught.value) == expected
+    with pytest.raises(InputError) as caught:
+        log.__exit__()
+    assert str(caught.value) == expected
 
 
 def test_a_half_written_checkpoint_is_not_one(tmp_path):
