@@ -25,6 +25,7 @@ from looped.training.evaluation import Stopped, evaluate
 from looped.training.flops import training_flops
 from looped.training.folder import RunFolder
 from looped.training.log import Log
+from looped.training.memory import memory_for
 from looped.training.objective import TensorBatch, to_device
 from looped.training.schedules import loops_at, rate_at, trained_size, unreached
 from looped.training.stepper import Stepper
@@ -44,7 +45,15 @@ class Trainer:
         self.device = choose_device(config.train.device)
         if config.train.num_threads is not None:
             torch.set_num_threads(config.train.num_threads)
-        self.model = build_model(config.model, config.task.spec, config.seed).to(self.device)
+        model = config.model
+        with memory_for(
+            f"a model of dim {model.dim}, ff_dim {model.resolved_ff_dim}, num_layers {model.num_layers} and num_loops "
+            f"{model.num_loops}",
+            "smaller ones",
+        ):
+            # Room for the largest weights, unused: refused at once, and not when the first ones have filled the memory.
+            torch.empty(model.num_layers, 2, model.resolved_ff_dim, model.dim)
+            self.model = build_model(model, config.task.spec, config.seed).to(self.device)
         self.step = 0
         self.seconds = 0.0
         self._started = time.monotonic()

@@ -212,6 +212,10 @@ def test_what_the_system_refuses_is_one_line(monkeypatch, capsys):
         (["train", "edit-distance", "--model.dim", "wide"], "--model.dim: expected a whole number, got 'wide'"),
         (["train", "edit-distance", "--train.learning-rate", "low"], "--train.learning-rate: expected a number, got"),
         (["train", "edit-distance", "--model.dim", "10", "--model.num-heads", "4"], "expected a divisor of 10, got 4"),
+        (
+            ["train", "lcs", "--model.dim", "1" + 13 * "0", "--model.num-heads", "1", "--out", "{new}"],
+            "memory is too small for a model of dim 10000000000000, ",
+        ),
         (["train", "edit-distance", "--recipe", "quick"], "unknown recipe 'quick'"),
         (["train", "edit-distance", "--train.init-from", "/nowhere", "--out", "{new}"], "no run at /nowhere"),
         ([*TRAIN, "--seed", "5", "--out", "{run}"], "holds another run: its seed is 0, this one's is 5"),
