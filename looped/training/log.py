@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -142,11 +143,19 @@ class _WandB:
 
 def _trackers(config: RunConfig, folder: Path) -> list["_TensorBoard | _WandB"]:
     track = config.train.track
+    require_tracker(track)
+    if track == "tensorboard":
+        return [_TensorBoard(folder)]
+    if track == "wandb":
+        return [_WandB(config, folder)]
+    return []
+
+
+def require_tracker(track: str) -> None:
+    """`InputError` where what a tracker needs is not installed."""
+    needed = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}
     try:
-        if track == "tensorboard":
-            return [_TensorBoard(folder)]
-        if track == "wandb":
-            return [_WandB(config, folder)]
+        if track in needed:
+            import_module(needed[track])
     except ImportError:
         raise InputError(f"train.track {track!r} needs an extra: pip install 'looped[track]'") from None
-    return []

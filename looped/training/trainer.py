@@ -19,12 +19,12 @@ from looped.files import save_json
 from looped.models import build_model
 from looped.tasks import Split
 from looped.training.checkpoint import Checkpoint, save_checkpoint
-from looped.training.data import batches
+from looped.training.data import batch_at, batches
 from looped.training.engine import choose_device
-from looped.training.evaluation import Stopped, evaluate
+from looped.training.evaluation import EVALUATION_SEED, Stopped, evaluate
 from looped.training.flops import training_flops
 from looped.training.folder import RunFolder
-from looped.training.log import Log
+from looped.training.log import Log, require_tracker
 from looped.training.memory import memory_for
 from looped.training.objective import TensorBatch, to_device
 from looped.training.schedules import loops_at, rate_at, trained_size, unreached
@@ -64,12 +64,22 @@ class Trainer:
 
     def fit(self) -> dict[str, Any]:
         """Train to the end, from the newest checkpoint where there is one; return the result."""
+        if not self.folder.has_checkpoint():
+            self._require_startable()
         with self.folder.locked():
             self.folder.claim(self.config)
             result = self.folder.read_result()
             self.resume()
             # A result counts only with its weights: where the last checkpoint is damaged, the end is trained again.
             return result if result is not None and self.step == self.config.train.num_steps else self._fit()
+
+    def _require_startable(self) -> None:
+        """What the first step or a validation would refuse is refused before there is a folder."""
+        config = self.config
+        require_tracker(config.train.track)
+        batch_at(0, config)
+        held_out = config.task.sample(EVALUATION_SEED, "validation", [0], trained_size(config))
+        self.model.iterate(torch.from_numpy(held_out.inputs).to(self.device))
 
     def resume(self) -> None:
         """Take up the newest checkpoint, if there is one."""

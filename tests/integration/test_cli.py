@@ -257,6 +257,29 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path
     assert (tmp_path / "folder" / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["language", "--task.text", "{folder}/nothing.txt"], "no text "),
+        (["language", "--task.text", "{folder}/empty.txt"], "is empty: expected text"),
+        (["sudoku", "--task.file", "{folder}/nothing.csv"], "cannot read "),
+        (["edit-distance", "--train.track", "wandb"], "needs an extra"),
+        (["edit-distance", "--model.num-loops", "1000000000"], "num_loops must be at most 100,000, got 1000000000"),
+        (["edit-distance", "--train.batch-size", "1" + 15 * "0"], "expected a smaller train.batch_size"),
+    ],
+)
+@pytest.mark.parametrize("out", ["new/run", "made"])
+def test_a_training_that_is_refused_leaves_nothing(arguments, message, out, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    (tmp_path / "made").mkdir()
+    (tmp_path / "empty.txt").touch()
+    before = sorted(tmp_path.rglob("*"))
+    given = [argument.format(folder=tmp_path) for argument in arguments]
+    line = complaint(capsys, "train", *given, "--recipe", "laptop", "--out", str(tmp_path / out))
+    assert message in line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_missing_gpu_is_told_in_words_that_were_typed(run, monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     expected = "looped: device 'cuda' needs a GPU that PyTorch can see, found none"
