@@ -5,6 +5,7 @@ Values are checked when they are built and never changed afterwards. The string 
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import lru_cache
@@ -20,6 +21,12 @@ MAX_CHOICES = 8
 def _volatile(default: Any) -> Any:
     """A field that says how a run is carried out, not what it computes: it is no part of the run's identity."""
     return field(default=default, metadata={"volatile": True})
+
+
+def _require_finite(config: Any) -> None:
+    """No rate is infinite, and JSON, which the config is stored as, has no word for it."""
+    for name, value in vars(config).items():
+        require(not isinstance(value, float) or math.isfinite(value), f"{name} must be finite, got {value}")
 
 
 def _require_positive(config: Any, *names: str) -> None:
@@ -189,6 +196,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _require_finite(self)
         _require_positive(
             self, "num_steps", "batch_size", "num_examples", "accumulation", "learning_rate", "muon_learning_rate",
             "clip_norm", "supervised_loops", "backprop_loops", "curriculum_steps", "eval_every", "eval_size",

@@ -27,7 +27,7 @@ def data_folder() -> Path:
 def save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Make a file at once or not at all: whatever happens on the way, an earlier good file stays as it is."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, "wb") as handle:
@@ -38,6 +38,13 @@ def save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         finally:
             temporary.unlink(missing_ok=True)
         sync_folder(path.parent)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system refuses in here, on a full disk for one, is told in one line with the path."""
+    try:
+        yield
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
 

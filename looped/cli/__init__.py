@@ -1,9 +1,11 @@
 """The command `looped`.
 
-Each verb's code is imported when it is called, so that `looped --help` answers at once. A user's mistake is one line on
-standard error and exit code 2; results go to standard output, progress to standard error.
+Each verb's code is imported when it is called, so that `looped --help` answers at once. A user's mistake, or what the
+system refuses, such as to write to a full disk, is one line on standard error and exit code 2; results go to standard
+output, progress to standard error.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -36,20 +38,11 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_help(), end="")
-        return 0
-    if arguments[0] == "--version":
-        from looped import __version__
-
-        print(f"looped {__version__}")
-        return 0
     try:
-        if arguments[0] not in VERBS:
-            raise unknown("verb", arguments[0], VERBS)
-        module, function = VERBS[arguments[0]].home.split(":")
-        getattr(import_module(f"looped.cli.{module}"), function)(arguments[1:])
+        try:
+            _run(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            sys.stdout.flush()  # a full disk is noticed here, and not by the interpreter when it ends
     except InputError as error:
         print(f"looped: {error}", file=sys.stderr)
         return 2
@@ -57,8 +50,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("looped: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
+        _forget_output()
         return 1
+    except OSError as error:
+        _forget_output()
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"looped: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _run(arguments: list[str]) -> None:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_help(), end="")
+    elif arguments[0] == "--version":
+        from looped import __version__
+
+        print(f"looped {__version__}")
+    elif arguments[0] in VERBS:
+        module, function = VERBS[arguments[0]].home.split(":")
+        getattr(import_module(f"looped.cli.{module}"), function)(arguments[1:])
+    else:
+        raise unknown("verb", arguments[0], VERBS)
+
+
+def _forget_output() -> None:
+    """What standard output did not take would be tried again by the interpreter, which then complains by itself."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _help() -> str:

@@ -95,8 +95,9 @@ def evaluate(arguments: list[str]) -> None:
         )
     for report in reports.values():
         report["step"] = run.step
-    unfinished = run.step < run.config.train.num_steps
-    warning = f"not finished: step {run.step} of {run.config.train.num_steps}\n" if unfinished else ""
+    num_steps = run.config.train.num_steps
+    # Not trained to its end, or its last checkpoint is damaged.
+    warning = f"measured at step {run.step} of {num_steps}\n" if run.step < num_steps else ""
     text = "\n\n".join(_readable(report, name) for name, report in reports.items())
     show({"sets": reports} if sets else reports[""], warning + text, as_json=command.json)
 

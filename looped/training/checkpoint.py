@@ -1,12 +1,13 @@
 """Checkpoints: folders of safetensors shards with a `state.json` of their hashes. Nothing is ever unpickled.
 
 A checkpoint is written under a temporary name, flushed and renamed, so a folder `step-*` is whole or absent. The last
-two are kept, and one whose hashes do not match is passed over for the one before.
+two are kept, and one whose hashes do not match is passed over, which is said, for the one before.
 """
 
 import hashlib
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,21 +42,28 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         except InputError:  # damaged: its place is needed
             shutil.rmtree(final)
     temporary = folder / f".{final.name}"
-    temporary.mkdir()
-    hashes = {}
-    for number, shard in enumerate(_shards(checkpoint.tensors)):
-        data = save_shard(shard)
-        name = f"shard-{number:03d}.safetensors"
-        save(temporary / name, lambda handle, data=data: handle.write(data))
-        hashes[name] = hashlib.sha256(data).hexdigest()
-    shapes = {name: list(tensor.shape) for name, tensor in checkpoint.tensors.items()}
-    state = {"step": checkpoint.step, "extra": checkpoint.extra, "shapes": shapes, "sha256": hashes}
-    save_json(temporary / "state.json", state)
-    temporary.rename(final)
+    try:
+        temporary.mkdir()
+        _write(temporary, checkpoint)
+        temporary.rename(final)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # what a full disk did not take in full
     sync_folder(folder)
     for old in sorted(folder.glob("step-*"))[:-KEEP]:
         shutil.rmtree(old)
     return final
+
+
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    hashes = {}
+    for number, shard in enumerate(_shards(checkpoint.tensors)):
+        data = save_shard(shard)
+        name = f"shard-{number:03d}.safetensors"
+        save(folder / name, lambda handle, data=data: handle.write(data))
+        hashes[name] = hashlib.sha256(data).hexdigest()
+    shapes = {name: list(tensor.shape) for name, tensor in checkpoint.tensors.items()}
+    state = {"step": checkpoint.step, "extra": checkpoint.extra, "shapes": shapes, "sha256": hashes}
+    save_json(folder / "state.json", state)
 
 
 def load_newest(folder: Path) -> Checkpoint | None:
@@ -64,9 +72,13 @@ def load_newest(folder: Path) -> Checkpoint | None:
     problems = []
     for path in found:
         try:
-            return load_checkpoint(path)
+            checkpoint = load_checkpoint(path)
         except InputError as error:
             problems.append(str(error))
+            continue
+        if problems:
+            print(f"looped: {problems[0]}; step {checkpoint.step} is used instead", file=sys.stderr)
+        return checkpoint
     if problems:
         raise InputError(f"no checkpoint in {folder} can be read: {problems[0]}")
     return None

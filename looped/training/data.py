@@ -10,6 +10,7 @@ import torch
 
 from looped.config import RunConfig
 from looped.tasks import Batch
+from looped.training.memory import memory_for
 from looped.training.schedules import size_at
 
 AHEAD = 4  # batches per worker that may wait
@@ -32,8 +33,10 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 
 
 def batch_at(step: int, config: RunConfig) -> Batch:
-    indices = indices_at(step, config.train.batch_size, config.train.num_examples, config.seed)
-    return config.task.sample(config.seed, "train", indices, size_at(step, config))
+    batch_size = config.train.batch_size
+    with memory_for(f"a batch of {batch_size} examples", "a smaller train.batch_size"):
+        indices = indices_at(step, batch_size, config.train.num_examples, config.seed)
+        return config.task.sample(config.seed, "train", indices, size_at(step, config))
 
 
 def batches(first_step: int, config: RunConfig) -> Iterator[tuple[int, Batch]]:

@@ -23,7 +23,7 @@ Engine = Literal["eager", "compiled", "fused"]
 
 def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise InputError("train.device 'cuda' needs a GPU that PyTorch can see, found none")
+        raise InputError("device 'cuda' needs a GPU that PyTorch can see, found none")
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(wanted)

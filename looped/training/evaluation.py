@@ -20,6 +20,10 @@ MAX_BATCH = 250
 MAX_SCORES = 2**28
 
 
+class Stopped(Exception):
+    """An evaluation was asked to stop before all was measured."""
+
+
 def evaluate(
     model: LoopModel,
     task: Task,
@@ -30,11 +34,12 @@ def evaluate(
     example_size: int | None = None,
     seed: int = EVALUATION_SEED,
     first: int = 0,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Metrics of `size` examples of a split (default: the task's own number) at each loop count, as JSON.
 
     Examples are of the task's own size, or of a smaller `example_size`. Those a run was trained on have its `seed`,
-    and are taken from number `first` on.
+    and are taken from number `first` on. `Stopped` is raised before a batch at which `stopped()` is true.
     """
     size = task.held_out_size(split) if size is None else size
     loops = sorted(set(loops or [model.config.num_loops]))
@@ -45,6 +50,8 @@ def evaluate(
     parts: list[Batch] = []
     step = _batch_size(task)
     for start in range(0, size, step):
+        if stopped():
+            raise Stopped
         indices = range(first + start, first + min(start + step, size))
         batch = task.sample(seed, split, indices, example_size)
         parts.append(batch)

@@ -3,19 +3,20 @@
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from looped.config import RunConfig
 from looped.errors import InputError
-from looped.files import save_text
+from looped.files import save_text, writing
 
 
 class Log:
     """One line per record. A resumed run first drops the lines that its checkpoint does not know of."""
 
     def __init__(self, path: Path, config: RunConfig, first_step: int, *, quiet: bool) -> None:
-        self.num_steps = config.train.num_steps
+        self.path, self.num_steps = path, config.train.num_steps
         kept = [line for line, step in records(path) if step <= first_step]
         save_text(path, "".join(line + "\n" for line in kept))
         self._file = open(path, "a")  # noqa: SIM115 (closed in __exit__)
@@ -30,12 +31,14 @@ class Log:
             self._screen.close()
         for tracker in self._trackers:
             tracker.close()
-        self._file.close()
+        with writing(self.path):  # what a full disk did not take is tried once more
+            self._file.close()
 
     def record(self, step: int, **values: float) -> None:
         """Write one record; `step` counts finished steps."""
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
+        with writing(self.path):
+            self._file.write(json.dumps({"step": step, **values}) + "\n")
+            self._file.flush()
         for tracker in self._trackers:
             tracker.record(step, values)
         if self._screen is not None:
@@ -140,11 +143,19 @@ class _WandB:
 
 def _trackers(config: RunConfig, folder: Path) -> list["_TensorBoard | _WandB"]:
     track = config.train.track
+    require_tracker(track)
+    if track == "tensorboard":
+        return [_TensorBoard(folder)]
+    if track == "wandb":
+        return [_WandB(config, folder)]
+    return []
+
+
+def require_tracker(track: str) -> None:
+    """`InputError` where what a tracker needs is not installed."""
+    needed = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}
     try:
-        if track == "tensorboard":
-            return [_TensorBoard(folder)]
-        if track == "wandb":
-            return [_WandB(config, folder)]
+        if track in needed:
+            import_module(needed[track])
     except ImportError:
         raise InputError(f"train.track {track!r} needs an extra: pip install 'looped[track]'") from None
-    return []

@@ -65,6 +65,23 @@ def _curriculum_steps(config: RunConfig) -> int:
     return config.train.curriculum_steps or max(1, config.train.num_steps // 2)
 
 
+def unreached(config: RunConfig) -> str | None:
+    """What growing schedules do not reach before the run ends, in one line with the flag that would change it."""
+    train = config.train
+    over = _curriculum_steps(config)
+    lacking = []
+    for what, at, schedule in (("size", size_at, train.size_schedule), ("loops", loops_at, train.loop_schedule)):
+        reached, wanted = at(train.num_steps - 1, config), at(over, config)
+        if schedule == "growing" and reached != wanted:
+            lacking.append(f"{what} {reached} of {wanted}")
+    if not lacking:
+        return None
+    return (
+        f"{train.num_steps} steps end before the growing schedules do, at {' and '.join(lacking)}: set "
+        f"--train.curriculum-steps (now {over}) lower or --train.num-steps higher"
+    )
+
+
 def stages(config: RunConfig, num_steps: int) -> list[range]:
     """Steps 0 to `num_steps` cut where loops or size may change: single steps, where one of them is random."""
     train = config.train

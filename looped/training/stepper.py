@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from looped.config import TrainConfig
-from looped.errors import InputError
 from looped.kernels.graphs import Replayed
 from looped.models import LoopModel
 from looped.training.engine import set_engine
+from looped.training.memory import memory_for
 from looped.training.objective import LARGE_VOCABULARY, TensorBatch, loss_and_answers, objective
 from looped.training.optim import Average, Optimizer
 
@@ -32,16 +32,13 @@ class Stepper:
         self.optimizer.rate.fill_(rate)
         if self.average is not None:
             self.average.set_step(step)
-        try:
+        train = self.config
+        with memory_for(
+            f"a batch of {train.batch_size} with {num_loops} loops",
+            f"a larger train.accumulation (now {train.accumulation}) or train.remat (now {train.remat}; 1 keeps one "
+            "state per loop)",
+        ):
             (seen,) = self._step(batch, num_loops)
-        except torch.OutOfMemoryError:
-            train = self.config
-            raise InputError(
-                f"the card's memory is too small for a batch of {train.batch_size} with {num_loops} loops: expected a "
-                f"larger train.accumulation (now {train.accumulation}) or train.remat (now {train.remat}; 1 keeps one "
-                "state per loop)"
-            ) from None
-
         return seen
 
     def state(self) -> dict[str, Tensor]:

@@ -3,8 +3,9 @@
 import math
 import platform
 import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,15 @@ from looped.files import save_json
 from looped.models import build_model
 from looped.tasks import Split
 from looped.training.checkpoint import Checkpoint, save_checkpoint
-from looped.training.data import batches
+from looped.training.data import batch_at, batches
 from looped.training.engine import choose_device
-from looped.training.evaluation import evaluate
+from looped.training.evaluation import EVALUATION_SEED, Stopped, evaluate
 from looped.training.flops import training_flops
 from looped.training.folder import RunFolder
-from looped.training.log import Log
+from looped.training.log import Log, require_tracker
+from looped.training.memory import memory_for
 from looped.training.objective import TensorBatch, to_device
-from looped.training.schedules import loops_at, rate_at, trained_size
+from looped.training.schedules import loops_at, rate_at, trained_size, unreached
 from looped.training.stepper import Stepper
 from looped.version import __version__
 
@@ -43,7 +45,15 @@ class Trainer:
         self.device = choose_device(config.train.device)
         if config.train.num_threads is not None:
             torch.set_num_threads(config.train.num_threads)
-        self.model = build_model(config.model, config.task.spec, config.seed).to(self.device)
+        model = config.model
+        with memory_for(
+            f"a model of dim {model.dim}, ff_dim {model.resolved_ff_dim}, num_layers {model.num_layers} and num_loops "
+            f"{model.num_loops}",
+            "smaller ones",
+        ):
+            # Room for the largest weights, unused: refused at once, and not when the first ones have filled the memory.
+            torch.empty(model.num_layers, 2, model.resolved_ff_dim, model.dim)
+            self.model = build_model(model, config.task.spec, config.seed).to(self.device)
         self.step = 0
         self.seconds = 0.0
         self._started = time.monotonic()
@@ -54,12 +64,22 @@ class Trainer:
 
     def fit(self) -> dict[str, Any]:
         """Train to the end, from the newest checkpoint where there is one; return the result."""
+        if not self.folder.has_checkpoint():
+            self._require_startable()
         with self.folder.locked():
             self.folder.claim(self.config)
             result = self.folder.read_result()
             self.resume()
             # A result counts only with its weights: where the last checkpoint is damaged, the end is trained again.
             return result if result is not None and self.step == self.config.train.num_steps else self._fit()
+
+    def _require_startable(self) -> None:
+        """What the first step or a validation would refuse is refused before there is a folder."""
+        config = self.config
+        require_tracker(config.train.track)
+        batch_at(0, config)
+        held_out = config.task.sample(EVALUATION_SEED, "validation", [0], trained_size(config))
+        self.model.iterate(torch.from_numpy(held_out.inputs).to(self.device))
 
     def resume(self) -> None:
         """Take up the newest checkpoint, if there is one."""
@@ -77,10 +97,17 @@ class Trainer:
                 value.copy_(by_kind["average"][name])
         self.step, self.seconds = checkpoint.step, checkpoint.extra["seconds"]
 
-    def evaluate(self, split: Split, size: int | None = None, loops: list[int] | None = None) -> dict[str, Any]:
+    def evaluate(
+        self,
+        split: Split,
+        size: int | None = None,
+        loops: list[int] | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> dict[str, Any]:
         """Metrics of the weights that count: the average, where one is kept."""
+        task, example_size = self.config.task, trained_size(self.config)
         with self.evaluated_weights():
-            return evaluate(self.model, self.config.task, split, size, loops, example_size=trained_size(self.config))
+            return evaluate(self.model, task, split, size, loops, example_size=example_size, stopped=stopped)
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
         average = self.stepper.average
@@ -91,6 +118,8 @@ class Trainer:
         self._started = time.monotonic() - self.seconds
         limit = None if train.max_minutes is None else time.monotonic() + 60 * train.max_minutes
         since, last_time, outcomes = self.step, time.monotonic(), []
+        if not self.quiet and (lacking := unreached(self.config)) is not None:
+            print(f"looped: {lacking}", file=sys.stderr)
         with Log(self.folder.log_path, self.config, self.step, quiet=self.quiet) as log, _stop_signals() as stopped:
             for step, batch in batches(self.step, self.config):
                 outcomes.append(self.train_step(step, to_device(batch, self.device)))
@@ -111,14 +140,16 @@ class Trainer:
                     since, last_time, outcomes = self.step, time.monotonic(), []
                 if not last and self.step % train.eval_every == 0:
                     paused = time.monotonic()
-                    log.record(self.step, **self._validation())
+                    if validation := self._validation(stopped):
+                        log.record(self.step, **validation)
                     last_time += time.monotonic() - paused  # an evaluation is no part of the training's speed
                 if saving:
                     self.save()
                 if stopping:
-                    reason = "time limit" if out_of_time else "signal"
-                    return {"finished": False, "stopped_by": reason, "step": self.step, **self._account()}
-            validation = self._validation()
+                    return self._unfinished("time limit" if out_of_time else "signal")
+            validation = self._validation(stopped)
+            if not validation:
+                return self._unfinished("signal")
             log.record(self.step, **validation)
         result = {"finished": True, "step": self.step, **validation, **self._account()}
         save_json(self.folder.result_path, result)
@@ -133,9 +164,16 @@ class Trainer:
         extra = {"seconds": round(time.monotonic() - self._started, 3)}
         save_checkpoint(self.folder.checkpoints, Checkpoint(self.step, self.stepper.state(), extra))
 
-    def _validation(self) -> dict[str, float]:
-        measured = self.evaluate("validation", self.config.train.eval_size)["rows"][-1]
+    def _validation(self, stopped: Callable[[], bool]) -> dict[str, float]:
+        """The task's metric on validation data; nothing, if asked to stop meanwhile."""
+        try:
+            measured = self.evaluate("validation", self.config.train.eval_size, stopped=stopped)["rows"][-1]
+        except Stopped:
+            return {}
         return {"validation": measured[self.config.task.metric]}
+
+    def _unfinished(self, reason: str) -> dict[str, Any]:
+        return {"finished": False, "stopped_by": reason, "step": self.step, **self._account()}
 
     def _account(self) -> dict[str, Any]:
         train = self.config.train
@@ -202,13 +240,19 @@ def _require_finite(step: int, **numbers: float) -> None:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[Any]:
-    """Ctrl-C and SIGTERM end the run after the current step, with a checkpoint."""
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM end the run after the current step, with a checkpoint; the second time at once, without."""
     asked = []
     previous = {}
+
+    def ask(*_: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(True)
+
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.signal(number, lambda *_: asked.append(True))
+            previous[number] = signal.signal(number, ask)
     except ValueError:
         pass  # not in the main thread: signals stay with whoever has it
     try:

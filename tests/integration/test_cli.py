@@ -1,6 +1,7 @@
 """The command line as a user meets it: the whole way from training to an answer, and every mistake in one line."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -168,6 +169,16 @@ def test_numbers_beyond_numbers_are_null_in_json(tmp_path, capsys):
         json.loads(answer(capsys, *command), parse_constant=lambda constant: pytest.fail(constant))
 
 
+@pytest.mark.parametrize(
+    ("curriculum_steps", "said"), [("30", ["size 2 of 4", "--train.curriculum-steps (now 30)"]), ("6", [])]
+)
+def test_a_training_too_short_for_its_curriculum_says_so_first(curriculum_steps, said, tmp_path, capsys):
+    assert main([*TRAIN, "--train.curriculum-steps", curriculum_steps, "--out", str(tmp_path / "run")]) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("looped: ") == bool(said)
+    assert all(part in first for part in said)
+
+
 def test_a_stopped_training_does_not_count_as_success(tmp_path):
     arguments = [*TRAIN, "--train.num-steps", "1000000", "--out", str(tmp_path / "run")]
     process = subprocess.Popen([sys.executable, "-m", "looped.cli", *arguments], stdout=subprocess.PIPE, text=True)
@@ -181,6 +192,30 @@ def test_a_stopped_training_does_not_count_as_success(tmp_path):
     assert "the same command goes on" in out
 
 
+@pytest.mark.parametrize("arguments", [["--version"], ["data", "--help"]])
+@pytest.mark.parametrize("buffered", [True, False])
+def test_an_output_that_takes_nothing(arguments, buffered):
+    """On a full disk one line and exit code 2; where nobody reads on, not a word."""
+    command = [sys.executable, *([] if buffered else ["-u"]), "-m", "looped.cli", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (2, "looped: No space left on device\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as broken:
+        done = subprocess.run(command, stdout=broken, stderr=subprocess.PIPE, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_what_the_system_refuses_is_one_line(monkeypatch, capsys):
+    def refused(_):
+        raise PermissionError(13, "Permission denied", "/some/where")
+
+    monkeypatch.setattr("looped.cli.data.data", refused)
+    assert complaint(capsys, "data") == "looped: /some/where: Permission denied"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -192,6 +227,10 @@ def test_a_stopped_training_does_not_count_as_success(tmp_path):
         (["train", "edit-distance", "--model.dim", "wide"], "--model.dim: expected a whole number, got 'wide'"),
         (["train", "edit-distance", "--train.learning-rate", "low"], "--train.learning-rate: expected a number, got"),
         (["train", "edit-distance", "--model.dim", "10", "--model.num-heads", "4"], "expected a divisor of 10, got 4"),
+        (
+            ["train", "lcs", "--model.dim", "1" + 13 * "0", "--model.num-heads", "1", "--out", "{new}"],
+            "memory is too small for a model of dim 10000000000000, ",
+        ),
         (["train", "edit-distance", "--recipe", "quick"], "unknown recipe 'quick'"),
         (["train", "edit-distance", "--train.init-from", "/nowhere", "--out", "{new}"], "no run at /nowhere"),
         ([*TRAIN, "--seed", "5", "--out", "{run}"], "holds another run: its seed is 0, this one's is 5"),
@@ -242,11 +281,55 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path
     assert (tmp_path / "folder" / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["language", "--task.text", "{folder}/nothing.txt"], "no text "),
+        (["language", "--task.text", "{folder}/empty.txt"], "is empty: expected text"),
+        (["sudoku", "--task.file", "{folder}/nothing.csv"], "cannot read "),
+        (["edit-distance", "--train.track", "wandb"], "needs an extra"),
+        (["edit-distance", "--model.num-loops", "1000000000"], "num_loops must be at most 100,000, got 1000000000"),
+        (["edit-distance", "--train.batch-size", "1" + 15 * "0"], "expected a smaller train.batch_size"),
+    ],
+)
+@pytest.mark.parametrize("out", ["new/run", "made"])
+def test_a_training_that_is_refused_leaves_nothing(arguments, message, out, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    (tmp_path / "made").mkdir()
+    (tmp_path / "empty.txt").touch()
+    before = sorted(tmp_path.rglob("*"))
+    given = [argument.format(folder=tmp_path) for argument in arguments]
+    line = complaint(capsys, "train", *given, "--recipe", "laptop", "--out", str(tmp_path / out))
+    assert message in line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_missing_gpu_is_told_in_words_that_were_typed(run, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    expected = "looped: device 'cuda' needs a GPU that PyTorch can see, found none"
+    assert complaint(capsys, "eval", run, "--device", "cuda") == expected
+    assert complaint(capsys, "bench", "train", "--device", "cuda") == expected
+
+
 def test_a_damaged_config_names_the_file(tmp_path, capsys):
     (tmp_path / "config.json").write_text("{")
     assert "config.json" in complaint(capsys, "eval", str(tmp_path))
     (tmp_path / "config.json").write_text('{"task": {"name": "edit-distance", "lenght": 3}}')
     assert "did you mean 'task.length'" in complaint(capsys, "eval", str(tmp_path))
+
+
+def test_a_damaged_newest_checkpoint_is_said_by_whatever_reads_the_run(tmp_path, capsys):
+    folder = tmp_path / "run"
+    answer(capsys, *TRAIN, "--train.checkpoint-every", "4", "--out", str(folder))
+    (folder / "checkpoints" / "step-000000006" / "state.json").write_text("{")
+    for verb in (["eval", "--size", "5"], ["solve"], ["inspect", "--size", "5"]):
+        assert main([verb[0], str(folder), *verb[1:]]) == 0
+        out, err = capsys.readouterr()
+        (line,) = err.splitlines()
+        assert "step-000000006 is not a checkpoint: " in line
+        assert line.endswith("; step 4 is used instead")
+        assert "not finished" not in out
+        assert ("measured at step 4 of 6" in out) == (verb[0] == "eval")
 
 
 def test_an_untrained_run_says_so(tmp_path, capsys):

@@ -225,17 +225,37 @@ def test_orthogonalised_matrices_are_nearly_orthogonal(shape):
         assert (inner - inner.diagonal().diag()).norm() < 0.1 * inner.norm()
 
 
-def test_too_little_memory_is_said_in_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("error", "whose"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB ..."), "the card's"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."), "the machine's"),
+        (MemoryError(), "the machine's"),
+    ],
+)
+def test_too_little_memory_is_said_in_one_line(error, whose, tmp_path):
     trainer = opened(tiny(train={"accumulation": 2, "remat": 3}), tmp_path / "run", engine="eager")
 
     def out_of_memory(batch, num_loops):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB ...")
+        raise error
 
     trainer.stepper._step = out_of_memory
     with pytest.raises(InputError) as caught:
         trainer.fit()
     text = str(caught.value)
     assert "\n" not in text
+    assert text.startswith(f"{whose} memory is too small for ")
     for part in ("a batch of 8 with 3 loops", "train.accumulation (now 2)", "train.remat (now 3"):
         assert part in text
     assert caught.value.__cause__ is None
+
+
+def test_an_error_of_another_kind_is_not_taken_for_too_little_memory(tmp_path):
+    trainer = opened(tiny(), tmp_path / "run", engine="eager")
+
+    def wrong(batch, num_loops):
+        raise RuntimeError("shapes do not fit")
+
+    trainer.stepper._step = wrong
+    with pytest.raises(RuntimeError, match="shapes"):
+        trainer.fit()

@@ -14,8 +14,10 @@ import torch
 
 from looped.config import RunConfig
 from looped.errors import InputError
+from looped.training import checkpoint, evaluation
 from looped.training.checkpoint import Checkpoint, load_checkpoint, load_newest, save_checkpoint
 from looped.training.folder import RunFolder
+from looped.training.log import Log
 from looped.training.trainer import Trainer, run_weights, train
 from tests.training.conftest import tiny
 
@@ -82,6 +84,46 @@ def test_a_signal_stops_cleanly_with_a_checkpoint(tmp_path):
     checkpoint = RunFolder(tmp_path / "run").newest_checkpoint()
     assert checkpoint is not None
     assert 0 < checkpoint.step < 100_000
+
+
+def signalled(monkeypatch, *numbers: int) -> list[int]:
+    """Signals reach this process in the first batch of every validation, which is then counted."""
+    measure, batches = evaluation._measure, []
+
+    def measured(*arguments):
+        batches.append(1)
+        for number in numbers:
+            signal.raise_signal(number)
+        return measure(*arguments)
+
+    monkeypatch.setattr(evaluation, "_measure", measured)
+    return batches
+
+
+@pytest.mark.parametrize(("num_steps", "reached"), [(4, 3), (2, 2)])
+def test_a_signal_ends_a_validation_at_its_next_batch(num_steps, reached, tmp_path, monkeypatch):
+    """In the middle of a run there follows one step, with a checkpoint; at its end all is saved already."""
+    config = tiny(train={"num_steps": num_steps, "eval_every": 2, "eval_size": 600, "ema_decay": 0.9})
+    with monkeypatch.context() as patched:
+        batches = signalled(patched, signal.SIGTERM)
+        result = train(config, tmp_path / "run", quiet=True)
+    assert len(batches) == 1  # of three
+    assert (result["finished"], result["stopped_by"], result["step"]) == (False, "signal", reached)
+    assert RunFolder(tmp_path / "run").newest_checkpoint().step == reached
+    assert train(config, tmp_path / "run", quiet=True)["finished"]
+    train(config, tmp_path / "whole", quiet=True)
+    whole = all_tensors(tmp_path / "whole")
+    assert all(torch.equal(whole[name], tensor) for name, tensor in all_tensors(tmp_path / "run").items())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_training_at_once(number, tmp_path, monkeypatch):
+    before = signal.getsignal(number)
+    signalled(monkeypatch, number, number)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny(train={"eval_every": 2, "checkpoint_every": 1}), tmp_path / "run", quiet=True)
+    assert signal.getsignal(number) is before
+    assert RunFolder(tmp_path / "run").newest_checkpoint().step == 1
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):
@@ -213,12 +255,13 @@ def random_checkpoint(step: int) -> Checkpoint:
     return Checkpoint(step, tensors, {"seconds": 1.5})
 
 
-def test_checkpoints_come_back_as_they_were_in_small_shards(tmp_path):
+def test_checkpoints_come_back_as_they_were_in_small_shards(tmp_path, capsys):
     for step in (1, 2, 3):
         save_checkpoint(tmp_path, random_checkpoint(step))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000002", "step-000000003"]
     assert max(path.stat().st_size for path in tmp_path.glob("*/*.safetensors")) <= 15_000_000 + 1000
     back = load_newest(tmp_path)
+    assert capsys.readouterr().err == ""
     assert back is not None
     assert back.step == 3
     for name, tensor in random_checkpoint(3).tensors.items():
@@ -226,7 +269,7 @@ def test_checkpoints_come_back_as_they_were_in_small_shards(tmp_path):
         assert torch.equal(back.tensors[name], tensor)
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
     for step in (1, 2):
         save_checkpoint(tmp_path, random_checkpoint(step))
     damage(tmp_path / "step-000000002" / "shard-000.safetensors")
@@ -235,9 +278,37 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     back = load_newest(tmp_path)
     assert back is not None
     assert back.step == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"looped: {tmp_path / 'step-000000002' / 'shard-000.safetensors'} is damaged: ")
+    assert line.endswith("; step 1 is used instead")
     (tmp_path / "step-000000001" / "state.json").write_text("{")
     with pytest.raises(InputError, match="no checkpoint"):
         load_newest(tmp_path)
+
+
+def test_a_checkpoint_that_the_disk_did_not_take_leaves_nothing(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, random_checkpoint(1))
+
+    def full(path, value):
+        raise InputError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_json", full)
+    with pytest.raises(InputError, match="No space left"):
+        save_checkpoint(tmp_path, random_checkpoint(2))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
+
+
+def test_a_log_that_the_disk_does_not_take_is_one_line(tmp_path):
+    expected = f"cannot write {tmp_path / 'log.jsonl'}: No space left on device"
+    log = Log(tmp_path / "log.jsonl", tiny(), 0, quiet=True)
+    log._file.close()
+    log._file = open("/dev/full", "a")  # noqa: SIM115 (closed by the log)
+    with pytest.raises(InputError) as caught:
+        log.record(1, loss=1.0)
+    assert str(caught.value) == expected
+    with pytest.raises(InputError) as caught:
+        log.__exit__()
+    assert str(caught.value) == expected
 
 
 def test_a_half_written_checkpoint_is_not_one(tmp_path):

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looped.config import ModelConfig, RunConfig, TrainConfig
-from looped.recipes import recipe
-from looped.tasks import EditDistance
+from looped.recipes import RECIPES, recipe
+from looped.tasks import TASKS, EditDistance
 from looped.tasks.decision_tree import DecisionTree
 from looped.training.data import batch_at, batches, indices_at
-from looped.training.schedules import loops_at, rate_at, size_at
+from looped.training.schedules import loops_at, rate_at, size_at, unreached
 
 TASK = EditDistance(length=8)
 
@@ -50,6 +50,36 @@ def test_the_final_rate_is_a_floor():
 
 def run_config(**train) -> RunConfig:
     return RunConfig(TASK, ModelConfig(num_loops=8), TrainConfig(num_steps=80, **train), seed=5)
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "curriculum_steps", "lacking"),
+    [
+        (30, 90, ["size 2 of 8", "loops 2 of 8"]),
+        (60, 90, ["size 4 of 8", "loops 4 of 8"]),
+        (61, 90, ["loops 4 of 8"]),
+        (68, 90, ["loops 4 of 8"]),
+        (69, 90, []),
+        (90, 90, []),
+        (30, None, []),
+        (1, None, ["size 2 of 8", "loops 1 of 8"]),
+    ],
+)
+def test_a_run_that_ends_before_its_growing_schedules_says_what_it_reaches(num_steps, curriculum_steps, lacking):
+    grows = {"size_schedule": "growing", "size_choices": (0.25, 0.5, 1), "loop_schedule": "growing"}
+    train = TrainConfig(num_steps=num_steps, curriculum_steps=curriculum_steps, loop_choices=(1, 2, 4, 8), **grows)
+    text = unreached(RunConfig(TASK, ModelConfig(num_loops=8), train))
+    assert (text is None) == (not lacking)
+    if text is not None:
+        assert f"at {' and '.join(lacking)}: " in text
+        assert "--train.curriculum-steps" in text
+        assert "\n" not in text
+
+
+def test_no_other_schedule_can_be_cut_short():
+    assert unreached(run_config()) is None
+    assert unreached(run_config(loop_schedule="random", loop_choices=(1, 2, 8), curriculum_steps=999)) is None
+    assert all(unreached(recipe(name, task)) is None for name in RECIPES for task in TASKS)
 
 
 def test_growing_schedules_walk_through_their_choices():
