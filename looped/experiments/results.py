@@ -265,7 +265,8 @@ def training_curve(lines: Iterable[dict[str, Any]], batch_size: int) -> list[dic
     points: dict[int, dict[str, float]] = {}
     for line in lines:
         point = points.setdefault(line["step"], {"samples": line["step"] * batch_size})
-        point.update({name: line[name] for name in ("loss", "right", "validation") if is_number(line.get(name))})
+        known = ("loss", "right", "squared_error", "validation")
+        point.update({name: line[name] for name in known if is_number(line.get(name))})
     ordered = [points[step] for step in sorted(points) if len(points[step]) > 1]
     if len(ordered) <= MAX_CURVE_POINTS:
         return ordered

@@ -114,7 +114,7 @@ class Trainer:
         return nullcontext() if average is None else average.applied()
 
     def _fit(self) -> dict[str, Any]:
-        train = self.config.train
+        train, values = self.config.train, self.config.task.spec.kind == "vectors"
         self._started = time.monotonic() - self.seconds
         limit = None if train.max_minutes is None else time.monotonic() + 60 * train.max_minutes
         since, last_time, outcomes = self.step, time.monotonic(), []
@@ -132,9 +132,10 @@ class Trainer:
                     # The only place where the host waits for the device; nothing is saved that was not looked at.
                     loss, right, norm = torch.stack(outcomes).mean(dim=0).tolist()
                     _require_finite(self.step, loss=loss, gradient=norm)
+                    answered = {"squared_error": -right} if values else {"right": right}
                     speed = (self.step - since) * train.batch_size / (time.monotonic() - last_time)
                     log.record(
-                        self.step, loss=loss, right=right, gradient=norm, rate=rate_at(step, train),
+                        self.step, loss=loss, **answered, gradient=norm, rate=rate_at(step, train),
                         samples_per_second=speed,
                     )  # fmt: skip
                     since, last_time, outcomes = self.step, time.monotonic(), []

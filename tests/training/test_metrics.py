@@ -1,5 +1,6 @@
 """What an evaluation says, against the same numbers computed another way."""
 
+import json
 import math
 
 import numpy as np
@@ -11,7 +12,10 @@ from looped.models import build_model
 from looped.tasks import EditDistance
 from looped.tasks.decision_tree import DecisionTree
 from looped.tasks.language import Language
+from looped.training import train
 from looped.training.evaluation import EVALUATION_SEED, evaluate
+
+from .conftest import tiny
 
 
 def test_accuracy_and_loss_are_those_of_the_examples():
@@ -80,3 +84,15 @@ def test_the_trees_error_is_also_a_curve_over_the_examples_seen():
         errors = [(came[i, 2 * k, 0] - batch.targets[i, 2 * k, 0]) ** 2 for i in range(40)]
         assert row["curve"][k] == pytest.approx(np.mean(errors), rel=1e-4)
     assert row["squared_error"] == pytest.approx(row["curve"][-1])
+
+
+def test_a_training_on_values_logs_their_error(tmp_path):
+    """With the loss of the last loop alone, that is the loss."""
+    config = tiny(task=DecisionTree(points=3, dims=2, depth=1), model={"positions": "rotary"})
+    train(config, tmp_path / "run", quiet=True)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    assert len(steps) == 4
+    for line in steps:
+        assert "right" not in line
+        assert line["squared_error"] == pytest.approx(line["loss"], rel=1e-6)
