@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from looped.errors import InputError
-from looped.tasks import sudoku_pool
+from looped.tasks import sudoku, sudoku_pool
 from looped.tasks.sudoku import Sudoku
 from looped.tasks.sudoku_files import read_puzzles
 from looped.tasks.sudoku_solver import geometry, solve_boards, workspace
@@ -20,6 +20,7 @@ def empty_cache(tmp_path, monkeypatch):
     """A cache folder of the test's own, and nothing in memory either."""
     monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
     sudoku_pool.IN_MEMORY.clear()
+    sudoku._pool_places.cache_clear()
     yield tmp_path / "cache"
     sudoku_pool.IN_MEMORY.clear()
 
