@@ -122,10 +122,16 @@ class Seat:
             self.pool = self._new_pool()
 
 
+def _threads_each(num_workers: int) -> int:
+    """A worker's share of the cores, or fewer where fewer are wanted: more would wait for each other."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    share = max(1, (os.cpu_count() or 1) // num_workers)
+    return min(share, int(wanted)) if wanted.isdigit() and int(wanted) else share
+
+
 def _with_workers(work: Work, num_workers: int, devices: list[str]) -> None:
     """Start workers, let them work, and see to it that none outlives this process."""
-    # Inherited by the workers; whoever has set it knows better.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers)))
+    os.environ["OMP_NUM_THREADS"] = str(_threads_each(num_workers))  # inherited by the workers
     stop = multiprocessing.get_context("spawn").Event()
     seats = [Seat(stop, devices[number % len(devices)] if devices else None) for number in range(num_workers)]
     try:

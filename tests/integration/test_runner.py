@@ -19,7 +19,7 @@ from looped.errors import InputError
 from looped.experiments import worker
 from looped.experiments.paper import experiment
 from looped.experiments.results import RECORD_NAME, load_records, read_record
-from looped.experiments.runner import run_experiment, status
+from looped.experiments.runner import _threads_each, run_experiment, status
 from looped.experiments.spec import Experiment
 from looped.training.folder import RunFolder
 from looped.training.log import records as log_records
@@ -316,3 +316,15 @@ def test_mistakes_are_one_line(words, expected, capsys, tmp_path, monkeypatch):
     assert len(captured.err.strip().splitlines()) == 1
     assert expected in captured.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cores", "workers", "threads"),
+    [(None, 8, 2, 4), ("1", 8, 2, 1), ("8", 8, 2, 4), ("2", 2, 2, 1), ("4,2", 8, 2, 4), (None, 1, 2, 1)],
+)
+def test_workers_share_the_cores_and_take_no_more_threads_than_wanted(monkeypatch, wanted, cores, workers, threads):
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if wanted is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    assert _threads_each(workers) == threads
