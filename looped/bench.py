@@ -8,7 +8,7 @@ import gc
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -141,9 +141,10 @@ def _infer_row(config: ModelConfig, spec: Spec, batch: int, engine: Engine, devi
     model = _opened(config, spec).to(device)
     inputs = _batch(spec, batch, device).inputs
     used = set_engine(model, engine, device)
+    answer = partial(model, inputs)
     with torch.no_grad():
-        prepared = _seconds_to_prepare(lambda: model(inputs), device)
-        seconds = _seconds(lambda: model(inputs), device)
+        prepared = _seconds_to_prepare(answer, device)
+        seconds = _seconds(answer, device)
     return {
         "engine": used,
         **_speed(batch, seconds, batch * model.flops(), device),

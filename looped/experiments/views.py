@@ -66,9 +66,9 @@ def beside_paper(experiment: Experiment, measured: Sequence[Measured]) -> Table:
     """One line per cell: ours with its interval, the paper's number, and what ours cost. Means over seeds."""
     labels = {one.measure.label for one in measured}
     head = ("", labels.pop() if len(labels) == 1 else "ours", "paper", "samples", "seconds of training")
-    rows = []
+    rows, neighbours = [], by_row(measured)
     for one in measured:
-        found = _judge(experiment, one, by_row(measured)[one.cell.row])
+        found = _judge(experiment, one, neighbours[one.cell.row])
         samples, seconds = (
             sum(getattr(record, name) for record in one.records) / len(one.records) for name in ("samples", "seconds")
         )

@@ -130,20 +130,18 @@ class StringPairs(Task):
         return str(int(outputs[-1]))
 
     def describe(self, inputs: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
-        first, _, second = self.render(inputs).partition("|")
+        first, second = self._pair(inputs)
         return {"first": first, "second": second, "answer": int(outputs[-1])}
 
     def counted(self, inputs: np.ndarray) -> np.ndarray:
         return np.arange(len(inputs)) == len(inputs) - 1
 
     def solve(self, inputs: np.ndarray) -> str:
-        first, _, second = self.render(inputs).partition("|")
-        return str(self.reference(first, second))
+        return str(self.reference(*self._pair(inputs)))
 
     def unlike_examples(self, inputs: np.ndarray) -> str | None:
-        first, _, second = self.render(inputs).partition("|")
         try:
-            self._check_lengths(first, second, self._shortest(self.length))
+            self._check_lengths(*self._pair(inputs), self._shortest(self.length))
         except InputError as error:
             return str(error)
         return None
@@ -165,6 +163,10 @@ class StringPairs(Task):
             "second_length": summary([len(example["second"]) for example in examples]),
             "letters": summary([len(set(example["first"] + example["second"])) for example in examples]),
         }
+
+    def _pair(self, inputs: np.ndarray) -> tuple[str, str]:
+        first, _, second = self.render(inputs).partition("|")
+        return first, second
 
     @property
     def _slack(self) -> int:
