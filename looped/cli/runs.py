@@ -33,7 +33,7 @@ def train(arguments: list[str]) -> None:
         parse(options([], ModelConfig(), TrainConfig(), "fast"), ["--help"], "looped train TASK")
     name, rest = leading_name(arguments, "task", TASKS, "looped train TASK --help")
     chosen = peek(rest, "--recipe") or "fast"
-    start = recipe(chosen, name)
+    start = recipe(chosen, name, peek(rest, "--model.block") or "looped")
     task_fields = [("task", task_class(name), field(default=start.task))]
     parsed: Any = parse(options(task_fields, start.model, start.train, chosen), rest, f"looped train {name}")
     config = RunConfig(parsed.task, parsed.model, parsed.train, parsed.seed)

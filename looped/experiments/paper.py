@@ -75,7 +75,7 @@ _SHOWN = (("Train", "train"), ("Test", "test"))
 
 
 def table2(scale: Scale) -> Experiment:
-    columns = three_columns("trees", start("trees", scale), scale)
+    columns = three_columns("trees", scale)
     cells = [
         Cell("Test", column, config, paper, _OVER_DIMS, paper_column=_papers_column("trees", config.model))
         for (column, config), paper in zip(columns.items(), TABLE_2, strict=True)
@@ -94,7 +94,7 @@ def table2(scale: Scale) -> Experiment:
 
 
 def table3(scale: Scale) -> Experiment:
-    columns = three_columns("text", start("text", scale), scale)
+    columns = three_columns("text", scale)
     cells = [
         Cell(row, column, config, paper, shows, paper_column=_papers_column("text", config.model))
         for row, shows in _SHOWN
@@ -116,17 +116,17 @@ def table3(scale: Scale) -> Experiment:
 
 
 def perturbed(scale: Scale) -> Experiment:
-    base = start("text", scale)
     # A text that is memorised is one that comes again: a fixed set of windows, seen several times over.
     windows = {"smoke": 4, "laptop": 256, "gpu": 4096, "paper": None}[scale]
-    base = replace(
-        base, task=replace(base.task, **{"perturbed": 0.1}), train=replace(base.train, num_examples=windows)
-    )  # fmt: skip
-    columns = list(three_columns("text", base, scale).items())[1:]
+    noise: dict[str, Any] = {"perturbed": 0.1}
+    columns = {
+        column: replace(config, task=replace(config.task, **noise), train=replace(config.train, num_examples=windows))
+        for column, config in list(three_columns("text", scale).items())[1:]
+    }
     cells = [
         Cell(row, column, config, paper, shows, paper_column=_papers_column("text", config.model))
         for row, shows in (("memorisation", "train.loss"), ("continuity", "extra.continuity.coefficient"))
-        for (column, config), paper in zip(columns, PERTURBED[row], strict=True)
+        for (column, config), paper in zip(columns.items(), PERTURBED[row], strict=True)
     ]
     fixed = f"{windows:,} windows of it come again and again." if windows else ""
     return Experiment(
@@ -145,17 +145,18 @@ def perturbed(scale: Scale) -> Experiment:
 
 def row_cells(row: str, scale: Scale) -> list[Cell]:
     """The nine cells of one row of Table 1."""
-    base, (standard, looped, timestep) = start(row, scale), TABLE_1[row]
-    model = replace(base.model, block="standard", num_layers=layers_of(row, scale))
-    models: list[tuple[str, ModelConfig, float, str]] = [("TF", model, standard, _papers_column(row, model))]
+    standard, looped, timestep = TABLE_1[row]
+    cells = [_row_cell(row, "TF", start(row, scale, "standard", num_layers=layers_of(row, scale)), scale, standard)]
     for name, block, numbers in (("looped", "looped", looped), ("timestep", "modulated", timestep)):
         for place, (num_loops, paper) in enumerate(zip(loops_of(row, scale), numbers, strict=True)):
-            model = replace(base.model, block=block, num_loops=num_loops)
-            models.append((f"{name} r={num_loops}", model, paper, _papers_column(row, model, place)))
-    return [
-        Cell(row, column, fitting(replace(base, model=model), scale), round(paper / 100, 6), paper_column=papers)
-        for column, model, paper, papers in models
-    ]
+            config = start(row, scale, block, num_loops=num_loops)
+            cells.append(_row_cell(row, f"{name} r={num_loops}", config, scale, paper, place))
+    return cells
+
+
+def _row_cell(row: str, column: str, config: RunConfig, scale: Scale, paper: float, place: int = 0) -> Cell:
+    papers = _papers_column(row, config.model, place)
+    return Cell(row, column, fitting(config, scale), round(paper / 100, 6), paper_column=papers)
 
 
 def _papers_column(problem: str, model: ModelConfig, place: int = 0) -> str:
@@ -166,17 +167,17 @@ def _papers_column(problem: str, model: ModelConfig, place: int = 0) -> str:
     return "" if model.num_loops == known.loops[place] else f"r={known.loops[place]}"
 
 
-def three_columns(problem: str, base: RunConfig, scale: Scale) -> dict[str, RunConfig]:
+def three_columns(problem: str, scale: Scale) -> dict[str, RunConfig]:
     """The columns of Tables 2 and 3, all trained for as many steps."""
     layers, (num_loops,) = layers_of(problem, scale), loops_of(problem, scale)
     full_size_text = problem == "text" and scale in ("gpu", "paper")
-    standard = replace(base.model, **(STANDARD_LANGUAGE_MODEL if full_size_text else {}))
-    models: dict[str, ModelConfig] = {
-        f"TF L={layers}": replace(standard, block="standard", num_layers=layers),
-        f"looped r={num_loops}": replace(base.model, block="looped", num_loops=num_loops),
-        f"timestep r={num_loops}": replace(base.model, block="modulated", num_loops=num_loops),
+    standard = STANDARD_LANGUAGE_MODEL if full_size_text else {}
+    columns = {
+        f"TF L={layers}": start(problem, scale, "standard", num_layers=layers, **standard),
+        f"looped r={num_loops}": start(problem, scale, "looped", num_loops=num_loops),
+        f"timestep r={num_loops}": start(problem, scale, "modulated", num_loops=num_loops),
     }
-    return fitting_alike({name: replace(base, model=model) for name, model in models.items()}, scale)
+    return fitting_alike(columns, scale)
 
 
 def _sizes(scale: Scale) -> str:

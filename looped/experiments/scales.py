@@ -90,10 +90,10 @@ SPEEDS: dict[Scale, float] = {
 }
 
 
-def start(problem: str, scale: Scale, recipe_name: str | None = None) -> RunConfig:
-    """The config of a problem at a scale, by its own recipe or another, before a cell says which model it wants."""
+def start(problem: str, scale: Scale, block: str = "looped", recipe_name: str | None = None, **model: Any) -> RunConfig:
+    """The config of a problem and a block at a scale, by its own recipe or another; `model` are knobs of the model."""
     known = PROBLEMS[problem]
-    config = recipe(recipe_name or SIZES[scale].recipe, known.task)
+    config = recipe(recipe_name or SIZES[scale].recipe, known.task, block)
     if scale == "smoke":
         config = replace(
             config,
@@ -108,7 +108,7 @@ def start(problem: str, scale: Scale, recipe_name: str | None = None) -> RunConf
     if known.task == "language":
         text: dict[str, Any] = {"text": TEXTS[scale]}
         config = replace(config, task=replace(config.task, **text))
-    return config
+    return replace(config, model=replace(config.model, **model))
 
 
 def fitting(config: RunConfig, scale: Scale) -> RunConfig:

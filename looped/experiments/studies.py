@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from looped.config import ModelConfig, RunConfig
+from looped.config import RunConfig
 from looped.experiments.scales import SIZES, fitting, fitting_alike, loops_of, measures, start, with_share
 from looped.experiments.spec import SCALE_TEXT, Cell, Experiment, Scale
 
@@ -32,13 +32,11 @@ def conditioning(scale: Scale) -> Experiment:
 def conditioning_parameters(scale: Scale) -> Experiment:
     from looped.models import build_model
 
-    base = start(PROBLEM, scale)
-    counts = {
-        name: build_model(_conditioned(base.model, name, scale), base.task.spec).num_parameters()
-        for name in CONDITIONINGS
-    }
+    configs = {name: _conditioned(name, scale) for name in CONDITIONINGS}
+    counts = {name: build_model(run.model, run.task.spec).num_parameters() for name, run in configs.items()}
+    model = configs["none"].model
     # One more hidden unit has a row, a column and a bias.
-    unit = 2 * base.model.dim + 1
+    unit = 2 * model.dim + 1
     more = {name: round((max(counts.values()) - count) / unit) for name, count in counts.items()}
     return Experiment(
         id="conditioning-parameters",
@@ -48,36 +46,40 @@ def conditioning_parameters(scale: Scale) -> Experiment:
             f"the largest, up to one hidden unit; the wider ones do more work per example. {_on(scale)}"
         ),
         scale=scale,
-        cells=_conditioning_cells(scale, {name: base.model.resolved_ff_dim + extra for name, extra in more.items()}),
+        cells=_conditioning_cells(scale, {name: model.resolved_ff_dim + extra for name, extra in more.items()}),
         measures=measures(scale),
         against="none",
     )
 
 
 def _conditioning_cells(scale: Scale, ff_dims: dict[str, int]) -> tuple[Cell, ...]:
-    base, configs = start(PROBLEM, scale), {}
-    for name in CONDITIONINGS:
-        model = _conditioned(base.model, name, scale)
+    configs = {name: _conditioned(name, scale) for name in CONDITIONINGS}
+    for name, config in configs.items():
         # A width that changes nothing is left unsaid, so that the run is the one of other tables.
-        if ff_dims.get(name, base.model.resolved_ff_dim) != base.model.resolved_ff_dim:
-            model = replace(model, ff_dim=ff_dims[name])
-        configs[name] = replace(base, model=model)
+        if ff_dims.get(name, config.model.resolved_ff_dim) != config.model.resolved_ff_dim:
+            configs[name] = replace(config, model=replace(config.model, ff_dim=ff_dims[name]))
     column = f"r={SIZES[scale].study_loops}"
     return tuple(Cell(name, column, config) for name, config in fitting_alike(configs, scale).items())
 
 
-def _conditioned(model: ModelConfig, name: str, scale: Scale) -> ModelConfig:
+def _conditioned(name: str, scale: Scale) -> RunConfig:
     """The looped and the timestep model are written as in Table 1, so that they are the same runs."""
-    model = replace(model, num_loops=SIZES[scale].study_loops)
-    if name == "none":
-        return replace(model, block="looped")
-    if name == "timestep":
-        return replace(model, block="modulated")
-    return replace(model, block="modulated", conditioning=name)
+    block = "looped" if name == "none" else "modulated"
+    conditioning = {} if name in ("none", "timestep") else {"conditioning": name}
+    return _start(block, scale, **conditioning)
+
+
+def _start(block: str, scale: Scale, **model: Any) -> RunConfig:
+    return start(PROBLEM, scale, block, **{"num_loops": SIZES[scale].study_loops, **model})
+
+
+# Column of a table -> block.
+_BLOCKS = {"looped": "looped", "timestep": "modulated"}
 
 
 def length(scale: Scale) -> Experiment:
-    base, num_loops = start(PROBLEM, scale), SIZES[scale].study_loops
+    starts, num_loops = {name: _start(block, scale) for name, block in _BLOCKS.items()}, SIZES[scale].study_loops
+    base = starts["looped"]
     # The model gets classes for answers of twice the length; it is trained on strings of the usual one.
     shares = tuple(share / 2 for share in base.train.size_choices or (1.0,))
     twice: dict[str, Any] = {"length": 2 * base.task.size}
@@ -95,9 +97,8 @@ def length(scale: Scale) -> Experiment:
     }
     columns: dict[str, RunConfig] = {}
     for kind, schedule in kinds.items():
-        for name, block in (("looped", "looped"), ("timestep", "modulated")):
-            model = replace(base.model, block=block, num_loops=num_loops)
-            config = replace(base, task=task, model=model, train=replace(base.train, **schedule))
+        for name, config in starts.items():
+            config = replace(config, task=task, train=replace(config.train, **schedule))
             columns[f"{name}, trained on {kind}, r={num_loops}"] = config
     columns = fitting_alike(columns, scale)
     return Experiment(
@@ -120,12 +121,12 @@ def length(scale: Scale) -> Experiment:
 
 
 def depth(scale: Scale) -> Experiment:
-    base, total = start(PROBLEM, scale), SIZES[scale].study_depth
-    configs: dict[tuple[str, str], RunConfig] = {}
-    for layers in (1, 2, 4):
-        for name, block in (("looped", "looped"), ("timestep", "modulated")):
-            model = replace(base.model, block=block, num_layers=layers, num_loops=total // layers)
-            configs[f"{layers} x {total // layers}", name] = replace(base, model=model)
+    total = SIZES[scale].study_depth
+    configs = {
+        (f"{layers} x {total // layers}", name): _start(block, scale, num_layers=layers, num_loops=total // layers)
+        for layers in (1, 2, 4)
+        for name, block in _BLOCKS.items()
+    }
     cells = [Cell(row, column, config) for (row, column), config in fitting_alike(configs, scale).items()]
     return Experiment(
         id="depth",
@@ -141,7 +142,7 @@ def depth(scale: Scale) -> Experiment:
 
 
 def loops(scale: Scale) -> Experiment:
-    base, num_loops = start(PROBLEM, scale), SIZES[scale].study_loops
+    num_loops = SIZES[scale].study_loops
     growing = tuple(max(1, num_loops * part // 8) for part in (1, 2, 4, 8))
     random = tuple(max(1, num_loops * part // 4) for part in (1, 2, 3, 4))
     schedules: dict[str, dict[str, Any]] = {
@@ -160,9 +161,9 @@ def loops(scale: Scale) -> Experiment:
     }
     configs: dict[tuple[str, str], RunConfig] = {}
     for row, schedule in schedules.items():
-        for block in ("looped", "modulated"):
-            model = replace(base.model, block=block, num_loops=num_loops)
-            configs[row, block] = replace(base, model=model, train=replace(base.train, **schedule))
+        for block in _BLOCKS.values():
+            config = _start(block, scale)
+            configs[row, block] = replace(config, train=replace(config.train, **schedule))
     configs = fitting_alike(configs, scale)
     cells = [
         Cell(row, column, configs[row, block], shows=shows, at_loops=at_loops)
@@ -184,13 +185,12 @@ def loops(scale: Scale) -> Experiment:
 
 
 def fidelity(scale: Scale) -> Experiment:
-    base, num_loops = start(PROBLEM, scale), SIZES[scale].study_loops
-    looped = replace(base, model=replace(base.model, block="looped", num_loops=num_loops))
-    timestep = replace(base, model=replace(base.model, block="modulated", num_loops=num_loops))
+    looped, timestep = (_start(block, scale) for block in _BLOCKS.values())
+    num_loops = looped.model.num_loops
     unit_borders: dict[str, Any] = {"borders": "unit"}
     variants: dict[tuple[str, str], RunConfig] = {("as here", "looped"): looped, ("as here", "timestep"): timestep}
     for name, config in (("looped", looped), ("timestep", timestep)):
-        variants["labels with cheap borders", name] = replace(config, task=replace(base.task, **unit_borders))
+        variants["labels with cheap borders", name] = replace(config, task=replace(config.task, **unit_borders))
     variants["values and FF input not normalised", "looped"] = replace(
         looped, model=replace(looped.model, norm="query-key")
     )
@@ -215,13 +215,13 @@ def fidelity(scale: Scale) -> Experiment:
 def recipes(scale: Scale) -> Experiment:
     from looped.training.flops import estimated_flops
 
-    base, num_loops = start(PROBLEM, scale), loops_of(PROBLEM, scale)[1]
-    model = replace(base.model, block="modulated", num_loops=num_loops)
-    base = fitting(replace(base, model=model), scale)
+    num_loops = loops_of(PROBLEM, scale)[1]
+    base = fitting(_start("modulated", scale, num_loops=num_loops), scale)
     own = SIZES[scale].recipe
     other = "fast" if own == "paper" else "paper"
-    by_other = start(PROBLEM, scale, other)
-    by_other = replace(base, model=replace(model, positions=by_other.model.positions), train=by_other.train)
+    by_other = _start("modulated", scale, recipe_name=other)
+    positions = by_other.model.positions
+    by_other = replace(base, model=replace(base.model, positions=positions), train=by_other.train)
     if scale != "smoke":
         by_other = with_share(by_other, estimated_flops(base) / estimated_flops(by_other))
     return Experiment(

@@ -223,7 +223,7 @@ def test_what_the_system_refuses_is_one_line(monkeypatch, capsys):
         (["train"], "expected a task first"),
         (["train", "edit-distanc"], "did you mean 'edit-distance'"),
         (["train", "edit-distance", "--model.blok", "looped"], "did you mean --model.block?"),
-        (["train", "edit-distance", "--model.block", "modular"], "invalid choice 'modular'"),
+        (["train", "edit-distance", "--model.block", "modular"], "'modular'; did you mean 'modulated'?"),
         (["train", "edit-distance", "--model.dim", "wide"], "--model.dim: expected a whole number, got 'wide'"),
         (["train", "edit-distance", "--train.learning-rate", "low"], "--train.learning-rate: expected a number, got"),
         (["train", "edit-distance", "--model.dim", "10", "--model.num-heads", "4"], "expected a divisor of 10, got 4"),

@@ -34,12 +34,29 @@ def test_json_there_and_back(model, train, seed, rate):
     assert back.key == config.key
 
 
+BLOCKS = get_args(get_type_hints(ModelConfig)["block"])
+
+
+@pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_gives_every_task_a_config(name, task):
-    config = recipe(name, task)
-    assert config.task.name == task
+def test_every_recipe_gives_every_task_and_block_a_config(name, task, block):
+    config = recipe(name, task, block)
+    assert (config.task.name, config.model.block) == (task, block)
     assert RunConfig.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_entry_of_a_recipe_is_for_something_that_exists(name):
+    """A misspelt task or block would be passed over in silence."""
+    assert set(RECIPES[name]) <= {"*", *TASKS, *(f"{task}/{block}" for task in TASKS for block in BLOCKS)}
+
+
+def test_a_recipe_may_have_other_rates_for_one_block():
+    looped, modulated = (recipe("fast", "edit-distance", block) for block in ("looped", "modulated"))
+    assert modulated.train.muon_learning_rate < looped.train.muon_learning_rate
+    assert modulated.train.num_steps == looped.train.num_steps
+    assert recipe("fast", "edit-distance", "standard").train == looped.train
 
 
 def test_the_paper_recipe_is_the_paper():
