@@ -190,7 +190,7 @@ class TrainConfig:
     num_threads: int | None = _volatile(None)
     """CPU threads of PyTorch (default: its own choice)"""
     num_workers: int | None = _volatile(None)
-    """background threads that prepare batches (default: one per four of PyTorch's threads, at most four)"""
+    """background threads that prepare batches (default: one per two of PyTorch's threads, at most eight)"""
     track: Literal["none", "tensorboard", "wandb"] = _volatile("none")
     """also send the log to TensorBoard (in the run's folder) or Weights & Biases"""
 

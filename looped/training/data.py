@@ -43,7 +43,7 @@ def batches(first_step: int, config: RunConfig) -> Iterator[tuple[int, Batch]]:
     """(step, batch) from `first_step` to the last, in order whatever the number of workers."""
     steps = iter(range(first_step, config.train.num_steps))
     waiting: deque[tuple[int, Future[Batch]]] = deque()
-    num_workers = config.train.num_workers or min(4, max(1, torch.get_num_threads() // 4))
+    num_workers = config.train.num_workers or min(8, max(1, torch.get_num_threads() // 2))
     with ThreadPoolExecutor(num_workers, thread_name_prefix="batches") as pool:
         try:
             for step in steps:
