@@ -12,6 +12,8 @@ from looped.experiments.spec import SCALE_TEXT, Cell, Experiment, Scale
 
 PROBLEM = "ED40"
 CONDITIONINGS = ("none", "static", "additive", "table", "eta", "scale", "gate", "shift", "timestep")
+_BLOCKS = {"looped": "looped", "timestep": "modulated"}
+"""of a table's columns"""
 
 
 def conditioning(scale: Scale) -> Experiment:
@@ -20,7 +22,8 @@ def conditioning(scale: Scale) -> Experiment:
         title="What the timestep should set, at equal FLOPs",
         about=(
             "Nine ways of telling a looped block which loop it is in, from nothing to the paper's timestep encoding, "
-            f"at the same width and so with the same work per example; their parameters differ. {_on(scale)}"
+            "at the same width and so with the same work per example; their parameters differ, and the first may have "
+            f"rates of its own in a recipe. {_on(scale)}"
         ),
         scale=scale,
         cells=_conditioning_cells(scale, {}),
@@ -69,12 +72,8 @@ def _conditioned(name: str, scale: Scale) -> RunConfig:
     return _start(block, scale, **conditioning)
 
 
-def _start(block: str, scale: Scale, **model: Any) -> RunConfig:
-    return start(PROBLEM, scale, block, **{"num_loops": SIZES[scale].study_loops, **model})
-
-
-# Column of a table -> block.
-_BLOCKS = {"looped": "looped", "timestep": "modulated"}
+def _start(block: str, scale: Scale, **more: Any) -> RunConfig:
+    return start(PROBLEM, scale, block, **{"num_loops": SIZES[scale].study_loops, **more})
 
 
 def length(scale: Scale) -> Experiment:
