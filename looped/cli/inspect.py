@@ -7,7 +7,6 @@ from typing import Any, Literal
 import tyro
 
 from looped.cli.parsing import aligned, parse, require_file, show
-from looped.errors import require
 
 SHOWN_ROWS = 16
 
@@ -32,7 +31,6 @@ class InspectCommand:
 
 def inspect(arguments: list[str]) -> None:
     command = parse(InspectCommand, arguments, "looped inspect")
-    require(command.size >= 1, f"size must be at least 1, got {command.size}")
     require_file("svg", command.svg)
 
     from looped.analysis import look_inside
@@ -40,15 +38,16 @@ def inspect(arguments: list[str]) -> None:
     from looped.pretrained import load_any
     from looped.training import evaluate
     from looped.training.engine import choose_device
-    from looped.training.evaluation import EVALUATION_SEED
+    from looped.training.evaluation import EVALUATION_SEED, held_out
     from looped.training.schedules import trained_size
 
     run = load_any(command.run, choose_device(command.device))
     example_size = trained_size(run.config)
-    batch = run.task.sample(EVALUATION_SEED, "test", range(command.size), example_size)
+    size = held_out(run.task, "test", command.size)
+    batch = run.task.sample(EVALUATION_SEED, "test", range(size), example_size)
     found = look_inside(run.model, batch.inputs, num_loops=command.loops)
     loops = range(1, found["num_loops"] + 1)
-    answers = evaluate(run.model, run.task, "test", command.size, loops, example_size=example_size)
+    answers = evaluate(run.model, run.task, "test", size, loops, example_size=example_size)
     metric = run.task.metric
     for row, answer in zip(found["rows"], answers["rows"], strict=True):
         row[metric] = answer[metric]

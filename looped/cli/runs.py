@@ -67,7 +67,7 @@ class EvalCommand:
     split: Literal["train", "validation", "test"] = "test"
     """which examples"""
     size: int | None = None
-    """how many examples (default: 1000; of a text, all)"""
+    """how many examples, at most a million (default: 1000; of a text, all)"""
     sets: bool = False
     """measure on the task's further test sets, such as Sudoku by difficulty"""
     device: Literal["auto", "cpu", "cuda"] = "auto"

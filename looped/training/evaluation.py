@@ -18,6 +18,8 @@ EVALUATION_SEED = 0
 NUM_RESAMPLES = 1000
 MAX_BATCH = 250
 MAX_SCORES = 2**28
+# As many tell an accuracy to a tenth of a point; all of them are kept until the end.
+MAX_EXAMPLES = 10**6
 
 
 class Stopped(Exception):
@@ -41,10 +43,8 @@ def evaluate(
     Examples are of the task's own size, or of a smaller `example_size`. Those a run was trained on have its `seed`,
     and are taken from number `first` on. `Stopped` is raised before a batch at which `stopped()` is true.
     """
-    size = task.held_out_size(split) if size is None else size
+    size = held_out(task, split, size)
     loops = sorted(set(loops or [model.config.num_loops]))
-    require(size >= 1, f"size must be at least 1, got {size}")
-    size = task.distinct_among(split, size)  # an example that comes again is no further evidence
     require(loops[0] >= 1, f"loops must be at least 1, got {loops[0]}")
     found: dict[int, dict[str, list[np.ndarray]]] = {loop: {} for loop in loops}
     parts: list[Batch] = []
@@ -73,6 +73,16 @@ def evaluate(
         "trained_loops": model.config.num_loops,
         "rows": rows,
     }
+
+
+def held_out(task: Task, split: Split, size: int | None = None) -> int:
+    """How many examples a test has (default: the task's own number): one that comes again is no further evidence."""
+    if size is None:
+        return task.held_out_size(split)
+    require(size >= 1, f"size must be at least 1, got {size}")
+    size = task.distinct_among(split, size)
+    require(size <= MAX_EXAMPLES, f"size must be at most {MAX_EXAMPLES:,}, got {size}")
+    return size
 
 
 def _batch_size(task: Task) -> int:

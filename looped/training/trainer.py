@@ -21,7 +21,7 @@ from looped.tasks import Split
 from looped.training.checkpoint import Checkpoint, save_checkpoint
 from looped.training.data import batch_at, batches
 from looped.training.engine import choose_device
-from looped.training.evaluation import EVALUATION_SEED, Stopped, evaluate
+from looped.training.evaluation import EVALUATION_SEED, Stopped, evaluate, held_out
 from looped.training.flops import training_flops
 from looped.training.folder import RunFolder
 from looped.training.log import Log, require_tracker
@@ -78,8 +78,9 @@ class Trainer:
         config = self.config
         require_tracker(config.train.track)
         batch_at(0, config)
-        held_out = config.task.sample(EVALUATION_SEED, "validation", [0], trained_size(config))
-        self.model.iterate(torch.from_numpy(held_out.inputs).to(self.device))
+        held_out(config.task, "validation", config.train.eval_size)
+        example = config.task.sample(EVALUATION_SEED, "validation", [0], trained_size(config))
+        self.model.iterate(torch.from_numpy(example.inputs).to(self.device))
 
     def resume(self) -> None:
         """Take up the newest checkpoint, if there is one."""

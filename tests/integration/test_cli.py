@@ -240,6 +240,8 @@ def test_what_the_system_refuses_is_one_line(monkeypatch, capsys):
         (["eval", "{run}", "--loops", "0"], "loops must be at least 1, got 0"),
         (["eval", "{run}", "--loops", "8", "999999"], "num_loops must be at most 100,000, got 999999"),
         (["eval", "{run}", "--size", "0"], "size must be at least 1, got 0"),
+        (["eval", "{run}", "--size", "1" + 15 * "0"], "size must be at most 1,000,000, got 1000000000000000"),
+        (["inspect", "{run}", "--size", "1" + 15 * "0"], "size must be at most 1,000,000, got 1000000000000000"),
         (["eval", "{run}", "--split", "exam"], "exam"),
         (["solve", "{run}", "--input", "abca"], "expected two strings"),
         (["solve", "{run}", "--input", "abca|bcca", "--index", "3"], "expected an input or an index, got both"),
@@ -290,6 +292,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path
         (["edit-distance", "--train.track", "wandb"], "needs an extra"),
         (["edit-distance", "--model.num-loops", "1000000000"], "num_loops must be at most 100,000, got 1000000000"),
         (["edit-distance", "--train.batch-size", "1" + 15 * "0"], "expected a smaller train.batch_size"),
+        (["edit-distance", "--train.eval-size", "1" + 15 * "0"], "size must be at most 1,000,000"),
     ],
 )
 @pytest.mark.parametrize("out", ["new/run", "made"])

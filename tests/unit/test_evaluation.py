@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looped.training.evaluation import interval, wilson
+from looped.errors import InputError
+from looped.tasks import EditDistance, Sudoku
+from looped.training.evaluation import MAX_EXAMPLES, held_out, interval, wilson
 
 
 @given(st.integers(1, 500).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total))))
@@ -33,3 +35,10 @@ def test_the_bootstrap_covers_like_the_normal_interval():
 
 def test_zeros_and_ones_get_wilson():
     assert interval(np.array([1.0, 0.0, 1.0, 1.0])) == wilson(3, 4)
+
+
+def test_a_test_has_no_more_examples_than_there_are_nor_without_end():
+    assert held_out(Sudoku(pool=300), "test", 10**15) == 300
+    assert held_out(EditDistance(), "test", MAX_EXAMPLES) == MAX_EXAMPLES
+    with pytest.raises(InputError, match="at most 1,000,000, got 1000001"):
+        held_out(EditDistance(), "test", MAX_EXAMPLES + 1)
