@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from looped.errors import InputError, check_fields, require, unknown
 from looped.tasks import Task, task_class
+from looped.tasks.base import MAX_INDEX
 
 MAX_CHOICES = 8
 
@@ -202,6 +203,9 @@ class TrainConfig:
             "clip_norm", "supervised_loops", "backprop_loops", "curriculum_steps", "eval_every", "eval_size",
             "checkpoint_every", "log_every", "max_minutes", "num_threads", "num_workers",
         )  # fmt: skip
+        seen = self.num_steps * self.batch_size  # examples are asked for by their numbers
+        for name, count in (("num_steps x batch_size", seen), ("num_examples", self.num_examples or 0)):
+            require(count <= MAX_INDEX, f"{name} must be at most {MAX_INDEX}, got {count}")
         require(
             self.batch_size % self.accumulation == 0,
             f"accumulation must divide batch_size: expected a divisor of {self.batch_size}, got {self.accumulation}",

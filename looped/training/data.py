@@ -29,7 +29,8 @@ def indices_at(step: int, batch_size: int, num_examples: int | None, seed: int) 
 
 @lru_cache(maxsize=2)
 def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
-    return np.random.default_rng((seed, epoch)).permutation(num_examples)
+    with memory_for(f"the order of {num_examples} examples", "a smaller train.num_examples"):
+        return np.random.default_rng((seed, epoch)).permutation(num_examples)
 
 
 def batch_at(step: int, config: RunConfig) -> Batch:

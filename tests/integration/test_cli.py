@@ -293,6 +293,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path
         (["edit-distance", "--model.num-loops", "1000000000"], "num_loops must be at most 100,000, got 1000000000"),
         (["edit-distance", "--train.batch-size", "1" + 15 * "0"], "expected a smaller train.batch_size"),
         (["edit-distance", "--train.eval-size", "1" + 15 * "0"], "size must be at most 1,000,000"),
+        (["edit-distance", "--train.batch-size", "1" + 21 * "0"], "num_steps x batch_size must be at most "),
+        (["edit-distance", "--train.num-examples", "1" + 21 * "0"], "num_examples must be at most "),
+        (["edit-distance", "--train.num-examples", "1" + 15 * "0"], "expected a smaller train.num_examples"),
     ],
 )
 @pytest.mark.parametrize("out", ["new/run", "made"])
