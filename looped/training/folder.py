@@ -71,14 +71,17 @@ class RunFolder:
     def newest_checkpoint(self) -> Checkpoint | None:
         return load_newest(self.checkpoints)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Make the folder if need be and hold it against a second trainer."""
+    def require_usable(self) -> None:
+        """`InputError` if there is something here that no trainer made."""
         strangers = self.path.is_dir() and not self.config_path.exists() and {*self.path.iterdir()} - {self.lock_path}
         require(
             not strangers and (self.path.is_dir() or not self.path.exists()),
             f"{self.path} is not a run: expected a new or empty folder, or one with config.json",
         )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder if need be and hold it against a second trainer."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -64,23 +65,27 @@ class Trainer:
 
     def fit(self) -> dict[str, Any]:
         """Train to the end, from the newest checkpoint where there is one; return the result."""
-        if not self.folder.has_checkpoint():
-            self._require_startable()
+        self.folder.require_usable()
+        begun = [] if self.folder.has_checkpoint() else [self._first_step()]
         with self.folder.locked():
             self.folder.claim(self.config)
             result = self.folder.read_result()
             self.resume()
             # A result counts only with its weights: where the last checkpoint is damaged, the end is trained again.
-            return result if result is not None and self.step == self.config.train.num_steps else self._fit()
+            if result is not None and self.step == self.config.train.num_steps:
+                return result
+            return self._fit(begun if self.step == 0 else [])  # another process may have trained meanwhile
 
-    def _require_startable(self) -> None:
-        """What the first step or a validation would refuse is refused before there is a folder."""
+    def _first_step(self) -> tuple[int, Tensor]:
+        """Made before there is a folder: what it or a validation would refuse, or finds no memory for, leaves none."""
         config = self.config
         require_tracker(config.train.track)
-        batch_at(0, config)
+        batch = batch_at(0, config)
         held_out(config.task, "validation", config.train.eval_size)
         example = config.task.sample(EVALUATION_SEED, "validation", [0], trained_size(config))
         self.model.iterate(torch.from_numpy(example.inputs).to(self.device))
+        self._started = time.monotonic()
+        return 0, self.train_step(0, to_device(batch, self.device))
 
     def resume(self) -> None:
         """Take up the newest checkpoint, if there is one."""
@@ -96,7 +101,7 @@ class Trainer:
         if self.stepper.average is not None:
             for name, value in self.stepper.average.values.items():
                 value.copy_(by_kind["average"][name])
-        self.step, self.seconds = checkpoint.step, checkpoint.extra["seconds"]
+        self.step, self.seconds, self._started = checkpoint.step, checkpoint.extra["seconds"], time.monotonic()
 
     def evaluate(
         self,
@@ -114,16 +119,16 @@ class Trainer:
         average = self.stepper.average
         return nullcontext() if average is None else average.applied()
 
-    def _fit(self) -> dict[str, Any]:
+    def _fit(self, begun: list[tuple[int, Tensor]]) -> dict[str, Any]:
+        """Train on from `self.step`; of the steps from there, those that were made already are `begun`."""
         train, values = self.config.train, self.config.task.spec.kind == "vectors"
-        self._started = time.monotonic() - self.seconds
-        limit = None if train.max_minutes is None else time.monotonic() + 60 * train.max_minutes
-        since, last_time, outcomes = self.step, time.monotonic(), []
+        limit = None if train.max_minutes is None else self._started + 60 * train.max_minutes
+        since, last_time, outcomes = self.step, self._started, []
         if not self.quiet and (lacking := unreached(self.config)) is not None:
             print(f"looped: {lacking}", file=sys.stderr)
         with Log(self.folder.log_path, self.config, self.step, quiet=self.quiet) as log, _stop_signals() as stopped:
-            for step, batch in batches(self.step, self.config):
-                outcomes.append(self.train_step(step, to_device(batch, self.device)))
+            for step, outcome in chain(begun, self._steps(self.step + len(begun))):
+                outcomes.append(outcome)
                 self.step = step + 1
                 last = self.step == train.num_steps
                 out_of_time = limit is not None and time.monotonic() > limit
@@ -157,13 +162,17 @@ class Trainer:
         save_json(self.folder.result_path, result)
         return result
 
+    def _steps(self, first: int) -> Iterator[tuple[int, Tensor]]:
+        for step, batch in batches(first, self.config):
+            yield step, self.train_step(step, to_device(batch, self.device))
+
     def train_step(self, step: int, batch: TensorBatch) -> Tensor:
         """One optimizer step; returns loss, share right and the gradient's norm, still on the device."""
         return self.stepper(step, batch, loops_at(step, self.config), rate_at(step, self.config.train))
 
     def save(self) -> None:
         """Write a checkpoint of this step."""
-        extra = {"seconds": round(time.monotonic() - self._started, 3)}
+        extra = {"seconds": round(self._seconds_so_far(), 3)}
         save_checkpoint(self.folder.checkpoints, Checkpoint(self.step, self.stepper.state(), extra))
 
     def _validation(self, stopped: Callable[[], bool]) -> dict[str, float]:
@@ -177,12 +186,15 @@ class Trainer:
     def _unfinished(self, reason: str) -> dict[str, Any]:
         return {"finished": False, "stopped_by": reason, "step": self.step, **self._account()}
 
+    def _seconds_so_far(self) -> float:
+        return self.seconds + time.monotonic() - self._started
+
     def _account(self) -> dict[str, Any]:
         train = self.config.train
         return {
             "num_steps": train.num_steps,
             "samples": self.step * train.batch_size,
-            "seconds": round(time.monotonic() - self._started, 1),
+            "seconds": round(self._seconds_so_far(), 1),
             "parameters": self.model.num_parameters(),
             "flops": training_flops(self.config, self.step),
             "hardware": hardware(self.device),

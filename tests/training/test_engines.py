@@ -248,6 +248,7 @@ def test_too_little_memory_is_said_in_one_line(error, whose, tmp_path):
     for part in ("a batch of 8 with 3 loops", "train.accumulation (now 2)", "train.remat (now 3"):
         assert part in text
     assert caught.value.__cause__ is None
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_error_of_another_kind_is_not_taken_for_too_little_memory(tmp_path):

@@ -217,6 +217,23 @@ def test_two_trainers_do_not_share_a_folder(tmp_path):
         Trainer(tiny(), tmp_path / "run", quiet=True).fit()
 
 
+def test_a_run_that_another_process_began_meanwhile_is_taken_up(tmp_path):
+    """The first step, made before the folder is held, is then forgotten."""
+    late = Trainer(tiny(), tmp_path / "run", quiet=True)
+    first_step = late._first_step
+
+    def overtaken():
+        made = first_step()
+        assert train(tiny(train={"max_minutes": 1e-9}), tmp_path / "run", quiet=True)["step"] == 1
+        return made
+
+    late._first_step = overtaken
+    assert late.fit()["finished"]
+    train(tiny(), tmp_path / "whole", quiet=True)
+    whole, taken_up = all_tensors(tmp_path / "whole"), all_tensors(tmp_path / "run")
+    assert all(torch.equal(whole[name], tensor) for name, tensor in taken_up.items())
+
+
 def test_max_minutes_keeps_the_schedule(tmp_path):
     config = tiny(train={"max_minutes": 1e-9})
     stopped = Trainer(config, tmp_path / "run", quiet=True)
