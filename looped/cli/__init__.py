@@ -1,7 +1,7 @@
 """The command `looped`.
 
 Each verb's code is imported when it is called, so that `looped --help` answers at once. A user's mistake, or what the
-system refuses, such as to write to a full disk, is one line on standard error and exit code 2; results go to standard
+system refuses, such as memory or a full disk, is one line on standard error and exit code 2; results go to standard
 output, progress to standard error.
 """
 
@@ -56,6 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _forget_output()
         where = "" if error.filename is None else f"{error.filename}: "
         print(f"looped: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        from looped.training.memory import lacking_memory  # with torch, which not every verb takes
+
+        if (lacking := lacking_memory(error)) is None:
+            raise
+        print(f"looped: {lacking} is too small for this command: expected one that asks for less", file=sys.stderr)
         return 2
     return 0
 

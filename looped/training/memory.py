@@ -17,8 +17,15 @@ def memory_for(what: str, expected: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError, TypeError) as error:
-        card = isinstance(error, torch.OutOfMemoryError)
-        if not (card or isinstance(error, MemoryError) or any(word in str(error).lower() for word in _WORDS)):
+        lacking = lacking_memory(error)
+        if lacking is None:
             raise
-        whose = "card" if card else "machine"
-        raise InputError(f"the {whose}'s memory is too small for {what}: expected {expected}") from None
+        raise InputError(f"{lacking} is too small for {what}: expected {expected}") from None
+
+
+def lacking_memory(error: Exception) -> str | None:
+    """Which memory an error says is too small; None if it says something else."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "the card's memory"
+    lacks = isinstance(error, MemoryError) or any(word in str(error).lower() for word in _WORDS)
+    return "the machine's memory" if lacks else None

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 from looped.cli import main
 
@@ -214,6 +215,34 @@ def test_what_the_system_refuses_is_one_line(monkeypatch, capsys):
 
     monkeypatch.setattr("looped.cli.data.data", refused)
     assert complaint(capsys, "data") == "looped: /some/where: Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("error", "whose"),
+    [
+        (MemoryError(), "machine"),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory"), "machine"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), "card"),
+    ],
+)
+def test_memory_that_runs_out_is_one_line(error, whose, run, monkeypatch, capsys):
+    def refused(*_, **__):
+        raise error
+
+    monkeypatch.setattr("looped.models.LoopModel.iterate", refused)
+    monkeypatch.setattr("looped.models.LoopModel.states_at", refused)
+    expected = f"looped: the {whose}'s memory is too small for this command: expected one that asks for less"
+    for verb in ("eval", "solve", "inspect"):
+        assert complaint(capsys, verb, run) == expected
+
+
+def test_a_bug_is_not_told_as_a_lack_of_memory(run, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr("looped.models.LoopModel.iterate", broken)
+    with pytest.raises(RuntimeError, match="shapes"):
+        main(["solve", run])
 
 
 @pytest.mark.parametrize(
