@@ -1,6 +1,7 @@
 """`looped paper list|run|status|collect|report`."""
 
 import os
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -125,7 +126,12 @@ def _run(command: PaperCommand) -> None:
 
 
 def _status(command: PaperCommand) -> None:
+    from looped.experiments.results import load_records
+
     _show_status(command, _chosen(command, "laptop"))
+    if not load_records(command.results, command.root):
+        where = f"in {command.results} or under {command.root}: --results and --root say where to look"
+        print(f"looped: no record of a run {where}", file=sys.stderr)
 
 
 def _show_status(command: PaperCommand, experiments: "Iterable[Experiment]") -> None:

@@ -113,8 +113,19 @@ def test_finished_runs_are_skipped_and_the_status_tells(tmp_path, capsys):
     words = ["paper", "status", "table1", "--scale", "smoke", "--cells", "ED40:TF", "--root", str(tmp_path / "none")]
     capsys.readouterr()
     assert main([*words, "--results", results, "--json"]) == 0
-    (shown,) = json.loads(capsys.readouterr().out)["experiments"]
+    said = capsys.readouterr()
+    (shown,) = json.loads(said.out)["experiments"]
     assert [cell["finished"] for cell in shown["cells"]] == [True]
+    assert said.err == ""
+
+
+def test_where_no_record_is_found_the_status_says_where_it_looked(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["paper", "status", "table1", "--scale", "smoke", "--cells", "ED40:TF"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "table1, smoke scale: 0 of 1 cells finished\n  ED40, TF: not begun\n"
+    expected = "looped: no record of a run in results or under runs: --results and --root say where to look\n"
+    assert said.err == expected
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
