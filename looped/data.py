@@ -1,4 +1,4 @@
-"""Data sets of a task: look at examples, write them to a file, check every label of a file, count what is in them.
+"""Data sets of a task: look at examples, write them to a file, check every example of a file, count what is in them.
 
 A file holds one JSON object per line. The first says what the rest are (task, seed, split, size); each other one is an
 example in the task's own terms.

@@ -68,7 +68,7 @@ def _check(arguments: list[str]) -> None:
 
     with _Progress() as progress:
         checked = sets.check(command.file, progress)
-    show(checked, f"{checked['path']}: all {checked['examples']} labels are right", as_json=command.json)
+    show(checked, f"{checked['path']}: all {checked['examples']} examples are right", as_json=command.json)
 
 
 def _readable(example: dict[str, Any]) -> str:

@@ -75,15 +75,24 @@ def test_eval_knows_further_test_sets(tmp_path, capsys):
     assert all(report["size"] == 5 for report in sets.values())
 
 
-@pytest.mark.parametrize("task", ["edit-distance", "countdown", "decision-tree", "sudoku"])
-def test_data_verbs_show_write_check_and_count(task, tmp_path, capsys):
-    knobs = ["--task.side", "4"] if task == "sudoku" else []
+@pytest.mark.parametrize(
+    ("task", "knobs"),
+    [
+        ("edit-distance", []),
+        ("countdown", []),
+        ("decision-tree", []),
+        ("sudoku", ["--task.side", "4"]),
+        ("language", ["--task.text", "synthetic:stories", "--task.seq-len", "8"]),
+    ],
+)
+def test_data_verbs_show_write_check_and_count(task, knobs, tmp_path, capsys):
     shown = json.loads(answer(capsys, "data", "sample", task, *knobs, "--size", "3", "--json"))
     assert len(shown) == 3
     path = str(tmp_path / "set.jsonl")
     made = json.loads(answer(capsys, "data", "build", task, *knobs, "--size", "20", "--out", path, "--json"))
     assert made["size"] == 20
     assert json.loads(answer(capsys, "data", "check", path, "--json"))["examples"] == 20
+    assert answer(capsys, "data", "check", path) == f"{path}: all 20 examples are right\n"
     lines = (tmp_path / "set.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines[1:4]] == shown
     assert json.loads(answer(capsys, "data", "stats", task, *knobs, "--size", "50", "--json"))["examples"] == 50
