@@ -3,8 +3,8 @@
 import os
 import sys
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,51 +20,97 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PaperCommand:
-    """Experiments, from training to the report."""
+class Command:
+    """What every verb takes."""
 
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
-    """which ones (looped paper list names them; all but run may do without)"""
-    scale: str | None = None
-    """smoke, laptop, gpu or paper (default: laptop; of list paper; of report every one that has results)"""
+    """which ones (default: all; looped paper list names them)"""
     cells: tuple[str, ...] = ()
     """only the cells that fit these patterns of ROW:COLUMN, such as 'ED40:*' or '*:timestep*'"""
-    seeds: int = 1
-    """seeds of every cell: 0, 1, ..."""
-    root: Path = Path("runs")
-    """folder of the runs"""
-    results: Path = Path("results")
-    """folder of collected records, one file per run"""
-    out: Path = Path("report")
-    """folder of the report"""
-    workers: int | None = None
-    """runs at a time (default: one per GPU, or one per core)"""
-    again: bool = False
-    """with run: train here also what only the collected records know of"""
-    minutes: float | None = None
-    """with run: stop cleanly after this long; the same command goes on"""
-    readme: Path | None = None
-    """with report: also put the table of the one experiment between the marks of this README"""
-    replace: bool = False
-    """with collect: put new records in the place of different ones of the same run"""
     json: bool = False
     """print one JSON object"""
 
 
+@dataclass(frozen=True)
+class ListCommand(Command):
+    """The experiments, and the work they are."""
+
+    scale: str = "paper"
+    """smoke, laptop, gpu or paper"""
+
+
+@dataclass(frozen=True)
+class FoldersCommand(Command):
+    """What every verb takes that looks at runs."""
+
+    root: Path = Path("runs")
+    """folder of the runs"""
+    results: Path = Path("results")
+    """folder of collected records, one file per run"""
+
+
+@dataclass(frozen=True)
+class StatusCommand(FoldersCommand):
+    """How far each cell is."""
+
+    scale: str = "laptop"
+    """smoke, laptop, gpu or paper"""
+    seeds: int = 1
+    """seeds of every cell: 0, 1, ..."""
+
+
+@dataclass(frozen=True)
+class RunCommand(StatusCommand):
+    """Train and test what is missing; stopped anywhere, the same command goes on."""
+
+    experiments: tyro.conf.Positional[tuple[str, ...]] = ()
+    """which ones, at least one (looped paper list names them)"""
+    workers: int | None = None
+    """runs at a time (default: one per GPU, or one per core)"""
+    again: bool = False
+    """train here also what only the collected records know of"""
+    minutes: float | None = None
+    """stop cleanly after this long; the same command goes on"""
+
+
+@dataclass(frozen=True)
+class CollectCommand(FoldersCommand):
+    """Copy the records of finished runs into the folder of results."""
+
+    scale: str | None = None
+    """smoke, laptop, gpu or paper (default: laptop where experiments or cells are named, or else every one)"""
+    replace: bool = False
+    """put new records in the place of different ones of the same run"""
+
+
+@dataclass(frozen=True)
+class ReportCommand(FoldersCommand):
+    """Write the page of what was measured, beside the paper's numbers."""
+
+    scale: str | None = None
+    """smoke, laptop, gpu or paper (default: every one that has results)"""
+    out: Path = Path("report")
+    """folder of the report"""
+    readme: Path | None = None
+    """also put the table of the one experiment between the marks of this README"""
+
+
 def paper(arguments: list[str]) -> None:
     verb, rest = leading_name(arguments, "verb", VERBS, "looped paper VERB --help")
-    command = parse(PaperCommand, rest, f"looped paper {verb}")
-    require(command.seeds >= 1, f"seeds must be at least 1, got {command.seeds}")
-    for name, place in (("root", command.root), ("results", command.results)):
-        require(not os.path.exists(place) or os.path.isdir(place), f"--{name} must be a folder, got the file {place}")
-    VERBS[verb](command)
+    kind, carry_out = VERBS[verb]
+    command = parse(kind, rest, f"looped paper {verb}")
+    if isinstance(command, FoldersCommand):
+        for name, place in (("root", command.root), ("results", command.results)):
+            is_folder = not os.path.exists(place) or os.path.isdir(place)
+            require(is_folder, f"--{name} must be a folder, got the file {place}")
+    carry_out(command)
 
 
-def _chosen(command: PaperCommand, scale: str) -> "list[Experiment]":
+def _chosen(command: Command, scale: str) -> "list[Experiment]":
     """The experiments of a command, or all of them, with the cells that were asked for."""
     from looped.experiments.paper import EXPERIMENTS, experiment
 
-    made = [experiment(name, command.scale or scale) for name in command.experiments or EXPERIMENTS]
+    made = [experiment(name, scale) for name in command.experiments or EXPERIMENTS]
     require(
         not command.cells or len(made) == 1,
         f"--cells goes with one experiment, got {len(made)}: expected its name first",
@@ -72,8 +118,8 @@ def _chosen(command: PaperCommand, scale: str) -> "list[Experiment]":
     return [one.select(command.cells) for one in made]
 
 
-def _list(command: PaperCommand) -> None:
-    listed = _chosen(command, "paper")
+def _list(command: ListCommand) -> None:
+    listed = _chosen(command, command.scale)
     if command.json:
         show({"experiments": [one.to_json() for one in listed]}, "", as_json=True)
         return
@@ -98,12 +144,12 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _run(command: PaperCommand) -> None:
+def _run(command: RunCommand) -> None:
     from looped.experiments.paper import EXPERIMENTS
     from looped.experiments.runner import CellsFailed, run_experiment
 
     require(bool(command.experiments), f"expected an experiment to run, one of {', '.join(EXPERIMENTS)}, or several")
-    chosen, started = _chosen(command, "laptop"), time.monotonic()
+    chosen, started = _chosen(command, command.scale), time.monotonic()
     failures: list[str] = []
     for experiment in chosen:
         try:
@@ -125,16 +171,16 @@ def _run(command: PaperCommand) -> None:
     _show_status(command, chosen)
 
 
-def _status(command: PaperCommand) -> None:
+def _status(command: StatusCommand) -> None:
     from looped.experiments.results import load_records
 
-    _show_status(command, _chosen(command, "laptop"))
+    _show_status(command, _chosen(command, command.scale))
     if not load_records(command.results, command.root):
         where = f"in {command.results} or under {command.root}: --results and --root say where to look"
         print(f"looped: no record of a run {where}", file=sys.stderr)
 
 
-def _show_status(command: PaperCommand, experiments: "Iterable[Experiment]") -> None:
+def _show_status(command: StatusCommand, experiments: "Iterable[Experiment]") -> None:
     from looped.experiments.runner import status
 
     found: list[dict[str, Any]] = []
@@ -150,28 +196,29 @@ def _show_status(command: PaperCommand, experiments: "Iterable[Experiment]") -> 
     show({"experiments": found}, "\n".join(lines), as_json=command.json)
 
 
-def _collect(command: PaperCommand) -> None:
+def _collect(command: CollectCommand) -> None:
     from looped.experiments.results import collect, load_records, seedless_key
 
     records = load_records(None, command.root)
     require(bool(records), f"no record of a finished run under {command.root}")
     if command.experiments or command.scale or command.cells:
-        wanted = {seedless_key(config) for one in _chosen(command, "laptop") for config in one.configs()}
+        chosen = _chosen(command, command.scale or "laptop")
+        wanted = {seedless_key(config) for one in chosen for config in one.configs()}
         records = {key: record for key, record in records.items() if seedless_key(record.config) in wanted}
     written = collect(records.values(), command.results, replaced=command.replace)
     text = "\n".join([*map(str, written), f"{len(written)} records new or changed in {command.results}"])
     show({"written": [str(path) for path in written]}, text, as_json=command.json)
 
 
-def _report(command: PaperCommand) -> None:
+def _report(command: ReportCommand) -> None:
     from looped.experiments.report import check_readme, write_readme, write_report
     from looped.experiments.results import load_records
 
     records = load_records(command.results, command.root)
     found = any(record.finished for record in records.values())
     require(found, f"nothing to report: no record of a finished run in {command.results} or under {command.root}")
-    known = [] if command.scale else [_chosen(replace(command, scale=scale), scale) for scale in _REPORTED]
-    chosen = _chosen(command, "laptop") if command.scale else _with_records(known, records)
+    known = [] if command.scale else [_chosen(command, scale) for scale in _REPORTED]
+    chosen = _chosen(command, command.scale) if command.scale else _with_records(known, records)
     require(
         command.readme is None or len(chosen) == 1,
         f"--readme takes one table: expected an experiment and a scale, like table1 --scale gpu, got {len(chosen)}",
@@ -202,4 +249,10 @@ def _with_records(known: "list[list[Experiment]]", records: "dict[str, Record]")
     return found
 
 
-VERBS = {"list": _list, "run": _run, "status": _status, "collect": _collect, "report": _report}
+VERBS: dict[str, tuple[type[Command], Callable[[Any], None]]] = {
+    "list": (ListCommand, _list),
+    "run": (RunCommand, _run),
+    "status": (StatusCommand, _status),
+    "collect": (CollectCommand, _collect),
+    "report": (ReportCommand, _report),
+}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -160,6 +161,26 @@ def test_a_verb_of_verbs_lists_them(verb, capsys):
         main([verb, "--help"])
     assert stop.value.code == 0
     assert "VERB is one of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("verb", "own"),
+    [
+        ("list", set()),
+        ("run", {"root", "results", "seeds", "workers", "again", "minutes"}),
+        ("status", {"root", "results", "seeds"}),
+        ("collect", {"root", "results", "replace"}),
+        ("report", {"root", "results", "out", "readme"}),
+    ],
+)
+def test_a_verb_of_the_paper_shows_and_takes_its_own_flags_alone(verb, own, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["paper", verb, "--help"])
+    assert stop.value.code == 0
+    shown = set(re.findall(r"--(?!no-)(\w+)", capsys.readouterr().out))
+    assert shown == {"help", "scale", "cells", "json"} | own
+    foreign = "readme" if "readme" not in own else "minutes"
+    assert f"Unrecognized options: --{foreign}" in complaint(capsys, "paper", verb, f"--{foreign}", "3")
 
 
 def test_on_a_terminal_too_a_mistake_is_one_line():

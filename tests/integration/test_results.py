@@ -88,8 +88,9 @@ def test_a_field_of_nonsense_is_named_with_its_file(field, record, tmp_path, cap
         read_record(path)
     assert str(path) in str(caught.value)
     assert f"{field!r}" in str(caught.value)
-    for words in (["status", "table1"], ["report"], ["run", "table1", "--scale", "smoke", "--cells", "ED40:TF"]):
-        places = ["--results", str(path.parent), "--root", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    smallest = ["table1", "--scale", "smoke", "--cells", "ED40:TF"]
+    for words in (["status", "table1"], ["report", "--out", str(tmp_path / "out")], ["run", *smallest]):
+        places = ["--results", str(path.parent), "--root", str(tmp_path / "runs")]
         assert main(["paper", *words, *places]) == 2
         complaint = capsys.readouterr().err.strip().splitlines()
         assert len(complaint) == 1
