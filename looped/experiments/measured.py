@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ class Measure:
 
     def show(self, value: float, *, unit: bool = True) -> str:
         if self.is_share:
-            return f"{100 * value:.1f}{' %' if unit else ''}"
+            return f"{percent(value)}{' %' if unit else ''}"
         if value and not 1e-3 <= abs(value) < 1e5:
             return short_power(value, digits=2)
         if abs(value) >= 1000:
@@ -40,7 +41,7 @@ class Measure:
     def gap(self, ours: float, other: float) -> str:
         """How far two numbers lie apart, in words."""
         distance = abs(ours - other)
-        return f"{100 * distance:.1f} points" if self.is_share else self.show(distance)
+        return f"{percent(distance)} points" if self.is_share else self.show(distance)
 
     @property
     def axis(self) -> tuple[float, float] | None:
@@ -221,6 +222,11 @@ def seeds_in_words(measured: Sequence[Measured]) -> str:
     if counts == [1]:
         return "one seed"
     return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+
+
+def percent(share: float) -> str:
+    """With one digit, halves rounded up as by hand: a share of examples is a decimal number, and a float seldom is."""
+    return str(Decimal(f"{share:.12f}").scaleb(2).quantize(Decimal("0.1"), ROUND_HALF_UP))
 
 
 def short_power(value: float, digits: int = 3) -> str:

@@ -1,9 +1,15 @@
 """Read a report back: its tables, figures and references, as a browser would see them."""
 
+import math
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
+
+
+def percent(share: float) -> str:
+    """A share as it is to be written, halves rounded up."""
+    return f"{math.floor(1000 * share + 0.5 + 1e-9) / 10:.1f}"
 
 
 @dataclass

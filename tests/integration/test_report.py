@@ -22,7 +22,7 @@ from looped.experiments.spec import Cell, Experiment
 from looped.experiments.theory_section import VARIANTS, errors
 from looped.theory.report import report as theory_report
 from tests.integration.fake_records import fake_records
-from tests.integration.pages import Page, markdown_tables
+from tests.integration.pages import Page, markdown_tables, percent
 
 TITLE = "Table 1: reasoning tasks, more loops, and a timestep"
 
@@ -75,9 +75,9 @@ def test_every_number_of_the_tables_is_in_the_json(tmp_path):
         assert row == [
             f"{cell.row}, {cell.column}",
             "0",
-            f"{100 * at['accuracy']:.1f} %",
-            f"{100 * at['low']:.1f} to {100 * at['high']:.1f}",
-            f"{100 * one['test']['baseline']:.1f} %",
+            f"{percent(at['accuracy'])} %",
+            f"{percent(at['low'])} to {percent(at['high'])}",
+            f"{percent(one['test']['baseline'])} %",
             f"{one['test']['size']:,}",
             f"{one['parameters']:,}",
             f"{one['samples']:,}",
@@ -93,8 +93,8 @@ def test_every_number_of_the_tables_is_in_the_json(tmp_path):
     shown = [text for row in matrix.rows for text in row[1:]]
     for cell, text in zip(LAPTOP.cells, shown, strict=True):
         ours, papers = re.fullmatch(r"([\d.]+) %.* paper ([\d.]+) % \([rL]=\d+\)", text).groups()
-        assert ours == f"{100 * trained(of_cell(cell, files)['test'])['accuracy']:.1f}"
-        assert papers == f"{100 * cell.paper:.1f}"
+        assert ours == percent(trained(of_cell(cell, files)["test"])["accuracy"])
+        assert papers == percent(cell.paper)
 
 
 def test_markdown_has_the_same_tables_and_words(tmp_path):
@@ -263,7 +263,7 @@ def test_several_seeds_are_a_mean_and_one_is_called_one(tmp_path):
     assert len(made.table("The runs behind").rows) == 3 * len(one_row.cells)
     for cell, text, one in zip(one_row.cells, matrix.rows[0][1:], measured_cells(one_row, records), strict=True):
         rows = [trained(of_cell(cell, files, seed)["test"]) for seed in range(3)]
-        assert text.startswith(f"{100 * sum(row['accuracy'] for row in rows) / 3:.1f} %")
+        assert text.startswith(f"{percent(sum(row['accuracy'] for row in rows) / 3)} %")
         assert one.low == pytest.approx(min(row["low"] for row in rows), rel=1e-5)
         assert one.high == pytest.approx(max(row["high"] for row in rows), rel=1e-5)
     made = written([one_row], fake_records([one_row]), tmp_path / "report")

@@ -7,7 +7,7 @@ import pytest
 from looped.errors import InputError
 from looped.experiments.report import check_readme, write_readme
 from tests.integration.fake_records import fake_records
-from tests.integration.pages import markdown_tables
+from tests.integration.pages import markdown_tables, percent
 from tests.integration.test_report import GPU, LAPTOP, of_cell, saved, small, trained
 
 README = "before ![](docs/accuracy.svg)\n<!-- results: here -->\nold\n<!-- end of results -->\nafter\n"
@@ -29,14 +29,14 @@ def test_the_readme_gets_its_tables_between_its_marks(tmp_path):
         assert "old" not in readme.read_text()
         fields = [field for row in first[1:] for field in row[1:]]
         for cell, text in zip(LAPTOP.cells, fields, strict=True):
-            assert f"{100 * trained(of_cell(cell, files)['test'])['accuracy']:.1f} %" in text
-            assert f"paper {100 * cell.paper:.1f} %" in text
+            assert f"{percent(trained(of_cell(cell, files)['test'])['accuracy'])} %" in text
+            assert f"paper {percent(cell.paper)} %" in text
         for cell, (name, ours, paper, samples, seconds) in zip(GPU.cells, second[1:], strict=True):
             record = of_cell(cell, files)
             value, low, high = (trained(record["test"])[name] for name in ("accuracy", "low", "high"))
             assert name == f"{cell.row}, {cell.column}"
-            assert ours.startswith(f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})")
-            assert paper == f"{100 * cell.paper:.1f} %"
+            assert ours.startswith(f"{percent(value)} % ({percent(low)} to {percent(high)})")
+            assert paper == f"{percent(cell.paper)} %"
             assert (samples, seconds) == (f"{record['samples']:,}", f"{record['seconds']:,.0f}")
     text = readme.read_text()
     assert "| ED40 (n = 6) |" in text

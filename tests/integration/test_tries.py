@@ -9,6 +9,7 @@ from looped.experiments.results import Record, run_key
 from looped.experiments.tries import HEAD, other_tries, tries_section
 from looped.recipes import recipe
 from tests.integration.fake_records import fake_record, fake_records
+from tests.integration.pages import percent
 from tests.integration.test_report import LAPTOP, saved, trained
 
 
@@ -41,8 +42,8 @@ def test_a_try_names_its_cell_and_every_setting_that_differs():
     assert found["try"] == "ED40, timestep r=8 (table1, laptop scale)"
     assert found["what differs"] == "train.muon_learning_rate 0.5, not 0.01; train.schedule cosine, not linear"
     row = trained(record.test)
-    percent = [f"{100 * row[name]:.1f}" for name in ("accuracy", "low", "high")]
-    assert found["result"] == f"accuracy {percent[0]} % ({percent[1]} to {percent[2]})"
+    value, low, high = (percent(row[name]) for name in ("accuracy", "low", "high"))
+    assert found["result"] == f"accuracy {value} % ({low} to {high})"
 
 
 def test_a_try_without_a_test_says_what_its_training_knew():

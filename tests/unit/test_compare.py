@@ -22,7 +22,16 @@ from looped.experiments.compare import (
     place_in_order,
     same_order,
 )
-from looped.experiments.measured import Measured, duration, hardware_text, listed, short_power, split_column
+from looped.experiments.measured import (
+    MEASURES,
+    Measured,
+    duration,
+    hardware_text,
+    listed,
+    percent,
+    short_power,
+    split_column,
+)
 from looped.experiments.paper import experiment
 from looped.experiments.results import Value
 from looped.experiments.spec import Cell, Experiment, require_unique
@@ -39,6 +48,21 @@ ERROR = RunConfig(TASKS["decision-tree"]())
 def measured(value, low, high, paper=None, config=ACCURACY, column="looped r=1", row="ED", shows="test") -> Measured:
     cell = Cell(row, column, config, paper, shows)
     return Measured(cell, (fake_record(config),), (Value(value, low, high),))
+
+
+@pytest.mark.parametrize("total", [7, 40, 1000, 2000, 10_000])
+def test_a_share_of_examples_is_rounded_half_up(total):
+    """Against whole numbers: floor(1000 right / total + 1/2) tenths of a percent."""
+    for right in range(total + 1):
+        tenths = (2000 * right + total) // (2 * total)
+        assert percent(right / total) == f"{tenths // 10}.{tenths % 10}"
+        assert percent(np.float64(right) / total) == percent(sum([right / total] * 3) / 3)
+
+
+def test_shares_and_their_gaps_are_rounded_alike():
+    accuracy = MEASURES["accuracy"]
+    assert accuracy.show(0.9535) == "95.4 %"
+    assert accuracy.gap(0.9535, 0.0) == accuracy.gap(0.9555, 0.002) == "95.4 points"
 
 
 @pytest.mark.parametrize(
