@@ -1,8 +1,10 @@
 """Milliseconds per input of the exact engine, for the blocks of looped.theory (d = 1, N = 2), on one core.
 
-    python benchmarks/theory.py [--cells 2 4 6 8 13] [--batches 1 64 1024] [--variants paper] [--out FILE]
+    python benchmarks/theory.py [--cells 2 4 6 8 13] [--batches 1 64 1024] [--variants paper] [--inputs grid float64]
+                                [--out FILE]
 
-Inputs are random points of the grid Z/(16 n) or, with --floats, random float64 numbers; the best of three rounds.
+Inputs are random points of the grid Z/(16 n), and random float64 numbers; the best of three rounds, or of ten thousand
+loops and more the only one.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import platform
 import time
 from datetime import date
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before numpy looks
@@ -23,11 +26,11 @@ from looped import theory
 ROUNDS = 3
 
 
-def measure(variant: str, cells: int, batch: int, floats: bool, bits: int) -> dict:
+def measure(variant: str, cells: int, batch: int, kind: str, bits: int) -> dict:
     """One row of the table."""
     net = theory.approximate(theory.load("attn", 1, 2), 1, 2, cells, variant, bits=bits)  # pyright: ignore
     rng = np.random.default_rng(0)
-    if floats:
+    if kind == "float64":
         inputs = rng.random((batch, 1, 2))
     else:
         pick = np.vectorize(lambda k: Fraction(int(k), 16 * cells), otypes=[object])
@@ -42,7 +45,7 @@ def measure(variant: str, cells: int, batch: int, floats: bool, bits: int) -> di
         "ids": net.plan.num_ids,
         "loops": net.size.loops,
         "batch": batch,
-        "inputs": "float64" if floats else "grid",
+        "inputs": kind,
         "ms_per_input": round(1000 * best / batch, 4),
     }
 
@@ -53,19 +56,14 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 64, 1024])
     parser.add_argument("--variants", nargs="+", default=["paper"])
     parser.add_argument("--bits", type=int, default=6)
-    parser.add_argument("--floats", action="store_true")
+    parser.add_argument("--inputs", nargs="+", choices=("grid", "float64"), default=["grid", "float64"])
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     rows = []
-    for variant in arguments.variants:
-        for cells in arguments.cells:
-            for batch in arguments.batches:
-                rows.append(measure(variant, cells, batch, arguments.floats, arguments.bits))
-                print(
-                    "{variant:18} K={ids:<7} loops={loops:<7} batch={batch:<5} {ms_per_input} ms/input".format(
-                        **rows[-1]
-                    )
-                )
+    for chosen in product(arguments.variants, arguments.cells, arguments.batches, arguments.inputs):
+        rows.append(measure(*chosen, arguments.bits))
+        text = "{variant:18} K={ids:<7} loops={loops:<7} batch={batch:<5} {inputs:8} {ms_per_input} ms/input"
+        print(text.format(**rows[-1]), flush=True)
     if arguments.out:
         about = {"date": date.today().isoformat(), "machine": platform.processor(), "python": platform.python_version()}
         arguments.out.write_text(json.dumps(about | {"numpy": np.__version__, "rows": rows}, indent=1))

@@ -1,7 +1,10 @@
 """The engine against the definition: every row of every token after every loop, for every kind of number."""
 
+import json
+import re
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,3 +145,17 @@ def test_modulation_must_have_one_entry_per_loop():
     net = theory.approximate(rough, 1, 2, 2, "modulated")
     with pytest.raises(AssertionError, match="one entry per loop"):
         replace(net.network, loops=3)
+
+
+def test_the_documented_costs_are_those_that_were_measured():
+    root = Path(__file__).parents[2]
+    newest = max((root / "benchmarks" / "results").glob("theory-cpu-*.json"))
+    cost = {
+        (one["ids"], one["inputs"], one["batch"]): one["ms_per_input"] for one in json.loads(newest.read_text())["rows"]
+    }
+    rows = re.findall(r"^\| .* ms\) \|$", (root / "docs" / "theory.md").read_text(), re.MULTILINE)
+    assert len(rows) == 3
+    for each in rows:
+        ids, *documented = (float(text.replace(",", "")) for text in re.findall(r"[\d,.]+", each))
+        measured = [cost[ids, kind, batch] for kind in ("grid", "float64") for batch in (1024, 1)]
+        assert documented == pytest.approx(measured, rel=0.02)
