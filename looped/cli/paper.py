@@ -146,6 +146,7 @@ def _duration(seconds: float) -> str:
 
 def _run(command: RunCommand) -> None:
     from looped.experiments.paper import EXPERIMENTS
+    from looped.experiments.results import load_records
     from looped.experiments.runner import CellsFailed, run_experiment
 
     require(bool(command.experiments), f"expected an experiment to run, one of {', '.join(EXPERIMENTS)}, or several")
@@ -168,25 +169,26 @@ def _run(command: RunCommand) -> None:
         if not finished:
             break
     require(not failures, "; ".join(failures))
-    _show_status(command, chosen)
+    _show_status(command, chosen, load_records(command.results, command.root))
 
 
 def _status(command: StatusCommand) -> None:
     from looped.experiments.results import load_records
 
-    _show_status(command, _chosen(command, command.scale))
-    if not load_records(command.results, command.root):
+    known = load_records(command.results, command.root)
+    _show_status(command, _chosen(command, command.scale), known)
+    if not known:
         where = f"in {command.results} or under {command.root}: --results and --root say where to look"
         print(f"looped: no record of a run {where}", file=sys.stderr)
 
 
-def _show_status(command: StatusCommand, experiments: "Iterable[Experiment]") -> None:
+def _show_status(command: StatusCommand, experiments: "Iterable[Experiment]", known: "dict[str, Record]") -> None:
     from looped.experiments.runner import status
 
     found: list[dict[str, Any]] = []
     lines = []
     for experiment in experiments:
-        cells = status(experiment, command.root, command.results, command.seeds)
+        cells = status(experiment, command.root, known, command.seeds)
         found.append({"id": experiment.id, "scale": experiment.scale, "cells": cells})
         done = sum(cell["finished"] for cell in cells)
         lines.append(f"{experiment.id}, {experiment.scale} scale: {done} of {len(cells)} cells finished")

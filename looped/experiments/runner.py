@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -240,10 +240,9 @@ def last_step(root: Path, config: RunConfig) -> int:
 # How far an experiment is.
 
 
-def status(experiment: Experiment, root: Path, results: Path | None, num_seeds: int = 1) -> list[dict[str, Any]]:
-    """Of each cell and seed: its number, its step, or that it is not begun."""
+def status(experiment: Experiment, root: Path, known: Mapping[str, Record], num_seeds: int = 1) -> list[dict[str, Any]]:
+    """Of each cell and seed: its number in the `known` records, its step under `root`, or that it is not begun."""
     require(num_seeds >= 1, f"seeds must be at least 1, got {num_seeds}")
-    known = load_records(results, root)
     rows = []
     for seed in range(num_seeds):
         for cell in experiment.cells:

@@ -12,6 +12,7 @@ from looped.errors import InputError
 from looped.experiments import claims, runner, worker
 from looped.experiments.claims import claimed, is_claimed
 from looped.experiments.paper import experiment
+from looped.experiments.results import load_records
 from looped.experiments.worker import finish_cell
 
 MADE = experiment("table1", "smoke").select(["ED40:timestep r=4"])
@@ -188,7 +189,7 @@ def test_all_experiments_are_gone_through_before_a_failure_is_told(monkeypatch, 
 
 def test_a_run_in_work_says_so_before_its_first_step(tmp_path):
     with claimed(tmp_path, CONFIG.folder_name):
-        (row,) = runner.status(MADE, tmp_path, None)
+        (row,) = runner.status(MADE, tmp_path, load_records(None, tmp_path))
     assert row["state"] == "being done, no step logged yet"
-    (row,) = runner.status(MADE, tmp_path, None)
+    (row,) = runner.status(MADE, tmp_path, load_records(None, tmp_path))
     assert row["state"] == "not begun"

@@ -93,13 +93,13 @@ def finished(root: Path) -> int:
 
 def test_finished_runs_are_skipped_and_the_status_tells(tmp_path, capsys):
     made, runs = small(), tmp_path / "runs"
-    before = status(made, runs, None)
+    before = status(made, runs, load_records(None, runs))
     assert {cell["state"] for cell in before} == {"not begun"}
     assert run_experiment(made, runs, num_workers=2)
     stamps = {path: path.stat().st_mtime_ns for path in runs.rglob("*.json")}
     assert run_experiment(made, runs, num_workers=2)
     assert {path: path.stat().st_mtime_ns for path in runs.rglob("*.json")} == stamps
-    rows = status(made, runs, None)
+    rows = status(made, runs, load_records(None, runs))
     assert all(row["finished"] for row in rows)
     for row in rows:
         record = read_record(runs / row["run"] / RECORD_NAME)
@@ -271,7 +271,7 @@ def test_a_training_that_diverges_leaves_a_note(tmp_path, monkeypatch):
     (record,) = load_records(None, tmp_path).values()
     assert not record.finished
     assert record.note.startswith("expected a finite")
-    (row,) = status(replace(made, cells=(replace(cell, config=wild),)), tmp_path, None)
+    (row,) = status(replace(made, cells=(replace(cell, config=wild),)), tmp_path, load_records(None, tmp_path))
     assert row["state"].startswith("failed: expected a finite")
     assert row["value"] is None
     assert not row["finished"]
@@ -290,7 +290,7 @@ def test_seeds_are_runs_of_their_own(tmp_path):
     assert run_experiment(made, tmp_path, num_seeds=2, num_workers=1)
     seeds = sorted(record.config.seed for record in load_records(None, tmp_path).values())
     assert seeds == [0, 1]
-    assert len(status(made, tmp_path, None, num_seeds=3)) == 3
+    assert len(status(made, tmp_path, load_records(None, tmp_path), num_seeds=3)) == 3
 
 
 def test_the_list_is_complete_and_readable(capsys):
