@@ -11,7 +11,7 @@ from typing import Any
 from looped.config import ModelConfig, RunConfig
 from looped.errors import unknown
 from looped.experiments import studies
-from looped.experiments.scales import PROBLEMS, fitting, fitting_alike, layers_of, loops_of, measures, start
+from looped.experiments.scales import BLOCKS, PROBLEMS, fitting, fitting_alike, layers_of, loops_of, measures, start
 from looped.experiments.spec import SCALE_TEXT, Cell, Experiment, Scale, check_scale, require_unique
 
 # Table 1, test accuracy in %: the standard Transformer; looped with the problem's four loop counts; with timestep.
@@ -145,9 +145,9 @@ def perturbed(scale: Scale) -> Experiment:
 
 def row_cells(row: str, scale: Scale) -> list[Cell]:
     """The nine cells of one row of Table 1."""
-    standard, looped, timestep = TABLE_1[row]
+    standard, *looping = TABLE_1[row]
     cells = [_row_cell(row, "TF", start(row, scale, "standard", num_layers=layers_of(row, scale)), scale, standard)]
-    for name, block, numbers in (("looped", "looped", looped), ("timestep", "modulated", timestep)):
+    for (name, block), numbers in zip(BLOCKS.items(), looping, strict=True):
         for place, (num_loops, paper) in enumerate(zip(loops_of(row, scale), numbers, strict=True)):
             config = start(row, scale, block, num_loops=num_loops)
             cells.append(_row_cell(row, f"{name} r={num_loops}", config, scale, paper, place))
@@ -172,11 +172,9 @@ def three_columns(problem: str, scale: Scale) -> dict[str, RunConfig]:
     layers, (num_loops,) = layers_of(problem, scale), loops_of(problem, scale)
     full_size_text = problem == "text" and scale in ("gpu", "paper")
     standard = STANDARD_LANGUAGE_MODEL if full_size_text else {}
-    columns = {
-        f"TF L={layers}": start(problem, scale, "standard", num_layers=layers, **standard),
-        f"looped r={num_loops}": start(problem, scale, "looped", num_loops=num_loops),
-        f"timestep r={num_loops}": start(problem, scale, "modulated", num_loops=num_loops),
-    }
+    columns = {f"TF L={layers}": start(problem, scale, "standard", num_layers=layers, **standard)}
+    for name, block in BLOCKS.items():
+        columns[f"{name} r={num_loops}"] = start(problem, scale, block, num_loops=num_loops)
     return fitting_alike(columns, scale)
 
 

@@ -32,6 +32,9 @@ class Problem:
     """that the paper trains with"""
 
 
+# What a table calls a model that loops -> its block.
+BLOCKS = {"looped": "looped", "timestep": "modulated"}
+
 _STRING_LOOPS, _PUZZLE_LOOPS = (5, 10, 50, 100), (4, 8, 16, 32)
 PROBLEMS: dict[str, Problem] = {
     "Sudoku": Problem("sudoku", {"pool": 400_000}, {}, {}, 6, _PUZZLE_LOOPS),

@@ -7,13 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from looped.config import RunConfig
-from looped.experiments.scales import SIZES, fitting, fitting_alike, loops_of, measures, start, with_share
+from looped.experiments.scales import BLOCKS, SIZES, fitting, fitting_alike, loops_of, measures, start, with_share
 from looped.experiments.spec import SCALE_TEXT, Cell, Experiment, Scale
 
 PROBLEM = "ED40"
 CONDITIONINGS = ("none", "static", "additive", "table", "eta", "scale", "gate", "shift", "timestep")
-_BLOCKS = {"looped": "looped", "timestep": "modulated"}
-"""of a table's columns"""
 
 
 def conditioning(scale: Scale) -> Experiment:
@@ -76,8 +74,12 @@ def _start(block: str, scale: Scale, **more: Any) -> RunConfig:
     return start(PROBLEM, scale, block, **{"num_loops": SIZES[scale].study_loops, **more})
 
 
+def _starts(scale: Scale) -> dict[str, RunConfig]:
+    return {name: _start(block, scale) for name, block in BLOCKS.items()}
+
+
 def length(scale: Scale) -> Experiment:
-    starts, num_loops = {name: _start(block, scale) for name, block in _BLOCKS.items()}, SIZES[scale].study_loops
+    starts, num_loops = _starts(scale), SIZES[scale].study_loops
     base = starts["looped"]
     # The model gets classes for answers of twice the length; it is trained on strings of the usual one.
     shares = tuple(share / 2 for share in base.train.size_choices or (1.0,))
@@ -124,7 +126,7 @@ def depth(scale: Scale) -> Experiment:
     configs = {
         (f"{layers} x {total // layers}", name): _start(block, scale, num_layers=layers, num_loops=total // layers)
         for layers in (1, 2, 4)
-        for name, block in _BLOCKS.items()
+        for name, block in BLOCKS.items()
     }
     cells = [Cell(row, column, config) for (row, column), config in fitting_alike(configs, scale).items()]
     return Experiment(
@@ -153,21 +155,21 @@ def loops(scale: Scale) -> Experiment:
     columns: dict[str, tuple[str, str, int | None]] = {
         f"looped, {once}": ("looped", "test", None),
         f"looped, {twice}": ("looped", "test", 2 * num_loops),
-        f"timestep, {once}": ("modulated", "test", None),
-        f"timestep, {twice}, extend": ("modulated", "test", 2 * num_loops),
-        f"timestep, {twice}, clamp": ("modulated", "sets/clamp", 2 * num_loops),
-        f"timestep, {twice}, rescale": ("modulated", "sets/rescale", 2 * num_loops),
+        f"timestep, {once}": ("timestep", "test", None),
+        f"timestep, {twice}, extend": ("timestep", "test", 2 * num_loops),
+        f"timestep, {twice}, clamp": ("timestep", "sets/clamp", 2 * num_loops),
+        f"timestep, {twice}, rescale": ("timestep", "sets/rescale", 2 * num_loops),
     }
-    configs: dict[tuple[str, str], RunConfig] = {}
-    for row, schedule in schedules.items():
-        for block in _BLOCKS.values():
-            config = _start(block, scale)
-            configs[row, block] = replace(config, train=replace(config.train, **schedule))
+    configs = {
+        (row, name): replace(config, train=replace(config.train, **schedule))
+        for row, schedule in schedules.items()
+        for name, config in _starts(scale).items()
+    }
     configs = fitting_alike(configs, scale)
     cells = [
-        Cell(row, column, configs[row, block], shows=shows, at_loops=at_loops)
+        Cell(row, column, configs[row, name], shows=shows, at_loops=at_loops)
         for row in schedules
-        for column, (block, shows, at_loops) in columns.items()
+        for column, (name, shows, at_loops) in columns.items()
     ]
     return Experiment(
         id="loops",
@@ -184,11 +186,11 @@ def loops(scale: Scale) -> Experiment:
 
 
 def fidelity(scale: Scale) -> Experiment:
-    looped, timestep = (_start(block, scale) for block in _BLOCKS.values())
-    num_loops = looped.model.num_loops
+    starts, num_loops = _starts(scale), SIZES[scale].study_loops
+    looped, timestep = starts.values()
     unit_borders: dict[str, Any] = {"borders": "unit"}
-    variants: dict[tuple[str, str], RunConfig] = {("as here", "looped"): looped, ("as here", "timestep"): timestep}
-    for name, config in (("looped", looped), ("timestep", timestep)):
+    variants = {("as here", name): config for name, config in starts.items()}
+    for name, config in starts.items():
         variants["labels with cheap borders", name] = replace(config, task=replace(config.task, **unit_borders))
     variants["values and FF input not normalised", "looped"] = replace(
         looped, model=replace(looped.model, norm="query-key")
