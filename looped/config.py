@@ -68,6 +68,8 @@ class ModelConfig:
     """activation of the feed-forward layer"""
     attention: Literal["task", "causal", "full"] = "task"
     """mask of the attention (task: as the task says)"""
+    ends: Literal["task", "shared", "apart"] = "task"
+    """matrices of the first and the last step: one table of tokens for both, or one for each (task: as the task says)"""
     selection: Literal["softmax", "hardmax"] = "softmax"
     """weights of the attention: the usual ones, or equal ones on the largest scores alone, as in the theory"""
     norm: Literal["rms", "query-key", "none"] = "rms"

@@ -41,7 +41,7 @@ class LoopModel(nn.Module):
         self.register_buffer("coordinates", torch.tensor(spec.coordinates, dtype=torch.long), persistent=False)
         self.stack = LoopStack(config, causal=spec.causal, generator=generator)
         self.gain = nn.Parameter(torch.ones(config.dim)) if config.norm != "none" else None
-        shared = spec.shared_vocabulary
+        shared = _shares_ends(config, spec)
         self.head = None if shared else nn.Parameter(linear_weight(spec.output_size, config.dim, generator))
         self.b_head = nn.Parameter(torch.zeros(spec.output_size)) if vectors else None
         self.to(self.stack.dtype)
@@ -155,6 +155,17 @@ class LoopModel(nn.Module):
             f"a standard model applies its layers once: expected num_loops 1, got {num_loops}",
         )
         return num_loops
+
+
+def _shares_ends(config: ModelConfig, spec: Spec) -> bool:
+    """Whether one table of tokens serves both ends."""
+    shared = spec.shared_vocabulary if config.ends == "task" else config.ends == "shared"
+    require(
+        not shared or (spec.kind == "tokens" and spec.input_size == spec.output_size),
+        f"ends 'shared' need a task whose answers are tokens of its inputs, such as countdown, got {spec.input_size} "
+        f"inputs and {spec.output_size} answers",
+    )
+    return shared
 
 
 def _position_tables(config: ModelConfig, spec: Spec) -> list[int]:

@@ -54,7 +54,8 @@ def _expected_parameters(config, spec):
         total += d
     if spec.kind == "vectors":
         total += d + spec.output_size  # both ends are affine
-    return total + d * (spec.input_size if spec.shared_vocabulary else spec.input_size + spec.output_size)
+    shared = config.ends == "shared" or (config.ends == "task" and spec.shared_vocabulary)
+    return total + d * (spec.input_size if shared else spec.input_size + spec.output_size)
 
 
 VARIANTS = (
@@ -65,6 +66,7 @@ VARIANTS = (
     {"positions": "coordinates"},
     {"positions": "rotary"},
     {"ff_dim": 20},
+    {"ends": "apart"},
 )
 
 

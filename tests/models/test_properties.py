@@ -1,5 +1,7 @@
 """What holds of every model whatever its weights: unrolling, symmetry, causality, truncation, precision, policies."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -339,6 +341,23 @@ def test_a_stack_in_other_work_is_a_module_like_any():
     assert torch.equal(stacks[0](embeddings, 1), next(stacks[0].iterate(embeddings)))
     with pytest.raises(InputError, match=rf"expected embeddings \(batch, seq, {config.dim}\), got \(2, 4, 3\)"):
         stacks[0](embeddings[..., :3])
+
+
+def test_ends_are_shared_as_the_task_says_or_as_the_model_does():
+    """Of a task that leaves it open, a model with shared ends is the one that a task with one vocabulary gets."""
+    told, silent = SPECS["shared"], replace(SPECS["shared"], shared_vocabulary=False)
+    tokens = examples(told)
+    shared, by_task, apart = (
+        build_model(small(ends=ends), spec) for ends, spec in (("shared", silent), ("task", told), ("apart", told))
+    )
+    assert torch.equal(shared(tokens), by_task(tokens))
+    with torch.no_grad():
+        shared.embedding[0] = 0.0  # what token 0 looks like is also how it is recognised
+        apart.embedding[0] = 0.0
+    assert (shared(tokens)[..., 0] == 0).all()
+    assert not (apart(tokens)[..., 0] == 0).any()
+    with pytest.raises(InputError, match="ends 'shared' need .* got 7 inputs and 5 answers"):
+        build_model(small(ends="shared"), SPECS["tokens"])
 
 
 def test_a_spec_must_fit_itself():

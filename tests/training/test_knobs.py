@@ -12,7 +12,7 @@ from looped.training.trainer import Trainer
 from tests.training.conftest import tiny
 
 # A value that stands for another one: it must give the very same outcome, and all others a different one.
-ALIASES = {("conditioning", "auto"): "timestep", ("attention", "task"): "full"}
+ALIASES = {("conditioning", "auto"): "timestep", ("attention", "task"): "full", ("ends", "task"): "apart"}
 
 # What else a value needs to be allowed, or to matter.
 COMPANIONS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
@@ -49,6 +49,9 @@ def with_value(part: str, name: str, value: str) -> RunConfig:
     if name == "positions":
         # The only task whose positions have coordinates.
         config = replace(config, task=TASKS["sudoku"](side=4))
+    if name == "ends":
+        # One whose answers are tokens of its inputs.
+        config = replace(config, task=TASKS["countdown"](count=3, max_input=10, max_target=30))
     return config
 
 
