@@ -7,6 +7,7 @@ numbers are in an order only if their 95 % intervals do not overlap; otherwise t
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
 from itertools import combinations
 from typing import Literal
@@ -70,8 +71,9 @@ def difference(one: Measured) -> Difference | None:
     paper = one.cell.paper
     if paper is None:
         return None
-    if one.low is not None and one.high is not None and one.low <= paper <= one.high:
-        return Difference("=", "same", "the paper's number is inside our interval")
+    rounding = _half_of_last_digit(paper, one.measure.is_share)
+    if one.low is not None and one.high is not None and one.low - rounding <= paper <= one.high + rounding:
+        return Difference("=", "same", "the paper's number, as far as it is printed, is inside our interval")
     above = one.value > paper
     better = above == one.measure.higher_is_better
     large = FAR_POINTS if one.measure.is_share else FAR_SHARE * abs(paper)
@@ -79,6 +81,13 @@ def difference(one: Measured) -> Difference | None:
     tone: Tone = ("far-better" if far else "better") if better else ("far-worse" if far else "worse")
     words = f"{one.measure.gap(one.value, paper)} {'above' if above else 'below'} the paper"
     return Difference("▲" if above else "▼", tone, words)
+
+
+def _half_of_last_digit(paper: float, is_share: bool) -> float:
+    """How far the paper's number may be from what was rounded to it: shares are printed to a tenth of a percent."""
+    exponent = -3 if is_share else Decimal(repr(paper)).as_tuple().exponent
+    assert isinstance(exponent, int), "the paper's numbers are finite"
+    return 0.5 * 10.0**exponent
 
 
 def above(one: Measured, other: Measured) -> Answer:

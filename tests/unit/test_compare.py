@@ -85,6 +85,26 @@ def test_a_number_against_the_papers(paper, config, sign, tone):
     assert (found.sign, found.tone) == (sign, tone)
 
 
+@pytest.mark.parametrize(
+    ("interval", "paper", "config", "sign"),
+    [
+        ((0.0002, 0.0010), 0.0, ACCURACY, "="),  # printed as 0.0 %: less than 0.05 %
+        ((0.0006, 0.0014), 0.0, ACCURACY, "▲"),
+        ((0.7004, 0.7040), 0.700, ACCURACY, "="),  # 70.0 %, though the number has no more digits than 70 %
+        ((0.7006, 0.7040), 0.700, ACCURACY, "▲"),
+        ((0.00174, 0.0018), 1.7e-3, ERROR, "="),  # up to 1.75e-3
+        ((0.00176, 0.0018), 1.7e-3, ERROR, "▲"),
+        ((15.96, 16.2), 15.9, ERROR, "▲"),
+        ((15.94, 16.2), 15.9, ERROR, "="),
+    ],
+)
+def test_the_papers_numbers_are_known_as_far_as_they_are_printed(interval, paper, config, sign):
+    low, high = interval
+    found = difference(measured((low + high) / 2, low, high, paper, config))
+    assert found is not None
+    assert found.sign == sign
+
+
 def test_differences_in_words():
     found = difference(measured(0.5, 0.48, 0.52, 0.6))
     assert found is not None
