@@ -246,11 +246,17 @@ def evaluate_shipped(
 
 
 def agree(first: Measurement, second: Measurement) -> bool:
-    """Whether two measurements can be of one model: by Fisher's exact test for shares, else by their distance."""
+    """Whether two measurements can be of one model: by Fisher's exact test for shares, else by their distance.
+
+    One model's values have one spread, so the two are pooled: a small test may have missed the rare large errors that
+    make most of the mean, and would then think itself more exact than it is.
+    """
     if first.right is not None and second.right is not None:
         return chance_of_shares(first.right, first.size, second.right, second.size) >= LEAST_PROBABILITY
-    errors = [(each.high - each.low) / (2 * INTERVAL_DEVIATIONS) for each in (first, second)]
-    return abs(first.value - second.value) <= DEVIATIONS * math.hypot(*errors)
+    both = (first, second)
+    squares = sum((each.size * (each.high - each.low) / (2 * INTERVAL_DEVIATIONS)) ** 2 for each in both)
+    variance = squares / sum(each.size for each in both)
+    return abs(first.value - second.value) <= DEVIATIONS * math.sqrt(variance * sum(1 / each.size for each in both))
 
 
 def chance_of_shares(right: int, total: int, other_right: int, other_total: int) -> float:

@@ -377,3 +377,19 @@ def test_means_agree_within_deviations_of_their_distance():
     assert agree(mean(1.0, 0.3), mean(2.6, 0.4))  # 3.2 deviations of 0.5
     assert not agree(mean(1.0, 0.3), mean(2.7, 0.4))  # 3.4
     assert agree(mean(1.0, 0.0), mean(1.0, 0.0))
+
+
+def test_a_small_test_that_missed_the_rare_large_errors_agrees():
+    """One example in a hundred is wrong by 2, the others by 0.01: of 100, a third have no wrong one among them."""
+    rng = np.random.default_rng(0)
+
+    def measured(size: int, wrong: float) -> Measurement:
+        values = np.where(rng.random(size) < wrong, 4.0, 0.0001) * rng.exponential(size=size)
+        error = float(values.std(ddof=1) / size**0.5)
+        value = float(values.mean())
+        return Measurement("squared_error", value, value - 1.96 * error, value + 1.96 * error, size, 3)
+
+    recorded = measured(10_000, 0.01)
+    assert all(agree(recorded, measured(100, 0.0)) for _ in range(5))
+    assert np.mean([agree(recorded, measured(100, 0.01)) for _ in range(200)]) > 0.97
+    assert not any(agree(recorded, measured(400, 0.1)) for _ in range(20))
