@@ -53,12 +53,17 @@ class Frame:
     outputs: np.ndarray
     """(seq,) classes or (seq, out) values"""
     answer: str
-    confidence: float
-    """probability of the answer's classes, averaged over the positions that count (1 for values)"""
+    confidence: float | None
+    """probability of the answer's classes, averaged over the positions that count (None for values, which have none)"""
     change: float
     """how far the state moved in this loop, relative to its size"""
     probabilities: np.ndarray
     """(seq,) the probability of each position's class (1 for values, and where what was asked stands)"""
+
+    @property
+    def how_sure(self) -> str:
+        """The confidence in words, where there is one."""
+        return "" if self.confidence is None else f"confidence {self.confidence:.3f}"
 
 
 def load_run(path: str | Path, device: str | torch.device = "cpu") -> Run:
@@ -101,5 +106,5 @@ def solve(model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | Non
             # Where no answer is read the model says nothing of worth: what was asked stands there.
             outputs, probabilities = np.where(counted, classes, inputs), np.where(counted, likeliest, 1.0)
         else:
-            outputs, confidence, probabilities = scores.cpu().numpy(), 1.0, np.ones(len(inputs))
+            outputs, confidence, probabilities = scores.cpu().numpy(), None, np.ones(len(inputs))
         yield Frame(t + 1, outputs, task.answer(outputs), confidence, change, probabilities)

@@ -62,7 +62,7 @@ def final_board(play: Play, console: Console) -> None:
 def board(play: Play, place: int, console: Console) -> RenderableType:
     """A Sudoku: the given digits, and the model's own coloured by how sure it is, or red where they break a rule."""
     said, text = verdict(play, place)
-    numbers = Text(f"confidence {play.frames[place].confidence:.3f}   ").append(text, VERDICTS[said])
+    numbers = Text(f"{play.frames[place].how_sure}   ").append(text, VERDICTS[said])
     legend = Text("   ").join(Text(*each) for each in STYLES.items())
     return Group(_heading(play, place), "", _grid(play, place, console), "", numbers, legend)
 
@@ -99,10 +99,10 @@ def rule_breakers(task: "Task", digits: np.ndarray) -> np.ndarray:
 def table(play: Play, place: int, console: Console) -> RenderableType:
     """Any task: the latest answers that fit on the screen, in green where they are right."""
     room = max(1, console.height - 8)
-    rows = Table("loop", "answer", "confidence", "change", box=None, header_style="dim", padding=(0, 2, 0, 0))
+    rows = Table("loop", "answer", "change", "", box=None, header_style="dim", padding=(0, 2, 0, 0))
     for frame in play.frames[max(0, place + 1 - room) : place + 1]:
         colour = "green" if frame.answer == play.truth else ""
-        rows.add_row(str(frame.loop), Text(frame.answer, colour), f"{frame.confidence:.3f}", f"{frame.change:.3f}")
+        rows.add_row(str(frame.loop), Text(frame.answer, colour), f"{frame.change:.3f}", frame.how_sure)
     question, *more = play.task.render(play.inputs).splitlines() or [""]
     asked = Text(question + (f" ... ({len(more)} more lines)" if more else ""), no_wrap=True, overflow="ellipsis")
     truth = [] if play.truth is None else ["", Text(f"truth: {play.truth}")]

@@ -123,7 +123,7 @@ def board(play: Play) -> Drawing:
         own = [(cell, *each) for cell, each in enumerate(cells(play, place)) if each[0] and each[1] != "given"]
         moments.append([
             *_progress(play, place + 1, COLUMN),
-            _text(COLUMN, 114, f"confidence {frame.confidence:.3f}"),
+            _text(COLUMN, 114, frame.how_sure),
             _text(COLUMN, 140, words, VERDICTS[said]),
             _squares([each for each in own if each[2] == "against the rules"], side, 2),
             *_digits(own, side),
@@ -200,7 +200,7 @@ def page(play: Play) -> Drawing:
         moments.append([
             *_progress(play, place + 1, MARGIN),
             *(_text(MARGIN, top + 34 + 26 * row, line, style) for row, line in enumerate(lines)),
-            _text(MARGIN, bottom, f"confidence {frame.confidence:.3f}"),
+            _text(MARGIN, bottom, frame.how_sure),
             *([_text(MARGIN + 140, bottom, "right", "good")] if right else []),
         ])  # fmt: skip
     return Drawing(bottom + (50 if play.truth is not None else 24), still, moments)

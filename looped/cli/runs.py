@@ -173,7 +173,8 @@ def solve(arguments: list[str]) -> None:
         return
     print(run.task.render(inputs))
     for frame in frames:
-        print(f"loop {frame.loop:>4}   {frame.answer}   confidence {frame.confidence:.3f}   change {frame.change:.3f}")
+        said = [f"loop {frame.loop:>4}", frame.answer, frame.how_sure, f"change {frame.change:.3f}"]
+        print("   ".join(filter(None, said)))
     if truth is not None:
         print(f"truth       {truth}")
     final_board(play, console)

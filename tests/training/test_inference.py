@@ -25,6 +25,13 @@ def test_frames_are_the_read_outs_of_every_loop():
     assert frames[0].change == pytest.approx(1.0)
 
 
+def test_values_come_without_a_confidence():
+    task = TASKS["decision-tree"](points=4, dims=2, depth=1)
+    model = build_model(ModelConfig(dim=16, num_heads=2, num_loops=2), task.spec)
+    inputs = task.sample(0, "test", [0]).inputs[0]
+    assert [(frame.confidence, frame.how_sure) for frame in solve(model, task, inputs)] == [(None, "")] * 2
+
+
 def test_asking_leaves_the_callers_gradient_mode_alone():
     model = build_model(ModelConfig(dim=16, num_heads=2, num_loops=3), TASK.spec)
     for _ in solve(model, TASK, TASK.sample(0, "test", [0]).inputs[0]):
