@@ -69,7 +69,7 @@ class ModelConfig:
     attention: Literal["task", "causal", "full"] = "task"
     """mask of the attention (task: as the task says)"""
     ends: Literal["task", "shared", "apart"] = "task"
-    """matrices of the first and the last step: one table of tokens for both, or one for each (task: as the task says)"""
+    """one table of tokens for the first and the last step, or one for each (task: as the task says)"""
     selection: Literal["softmax", "hardmax"] = "softmax"
     """weights of the attention: the usual ones, or equal ones on the largest scores alone, as in the theory"""
     norm: Literal["rms", "query-key", "none"] = "rms"

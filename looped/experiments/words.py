@@ -254,9 +254,9 @@ def rules(several_seeds: bool) -> list[str]:
     return [
         "Numbers are compared with the paper's only where the problem is the paper's own; where it is another, the "
         "paper's number is shown for orientation and only the order of models within a row is compared.",
-        "= the paper's number, as far as it is printed, lies inside our 95 % interval; ▲ and ▼ ours is above or below it. Blue: ours is better; "
-        f"orange: worse; stronger from {100 * FAR_POINTS:.0f} points of accuracy on, or {100 * FAR_SHARE:.0f} % of any "
-        "other number.",
+        "= the paper's number, as far as it is printed, lies inside our 95 % interval; ▲ and ▼ ours is above or below "
+        f"it. Blue: ours is better; orange: worse; stronger from {100 * FAR_POINTS:.0f} points of accuracy on, or "
+        f"{100 * FAR_SHARE:.0f} % of any other number.",
         "✓ all pairs of a cell that our intervals decide are ordered as in the paper; ✗2 two pairs are ordered the "
         "other way; ? none is decided. A pair is decided if its 95 % intervals do not overlap.",
         "Intervals are Wilson's for accuracies and the bootstrap's for other numbers, over the test examples. They do "

@@ -356,7 +356,7 @@ def test_ends_are_shared_as_the_task_says_or_as_the_model_does():
         apart.embedding[0] = 0.0
     assert (shared(tokens)[..., 0] == 0).all()
     assert not (apart(tokens)[..., 0] == 0).any()
-    with pytest.raises(InputError, match="ends 'shared' need .* got 7 inputs and 5 answers"):
+    with pytest.raises(InputError, match=r"ends 'shared' need .* got 7 inputs and 5 answers"):
         build_model(small(ends="shared"), SPECS["tokens"])
 
 
