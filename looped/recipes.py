@@ -88,7 +88,7 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
         },
         "edit-distance/modulated": {"train": _GATED_STRINGS},
         # Smaller batches and more steps learn more from as many strings, at hardly more cost. From 30 letters to 60 in
-        # one step nothing is left of what was learned. Muon's decay makes its steps ever larger beside the matrices.
+        # one step nothing is left of what was learned.
         "lcs": {
             "train": {
                 "size_schedule": "growing",
@@ -96,7 +96,6 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "curriculum_steps": 16_800,
                 "num_steps": 28_000,
                 "batch_size": 128,
-                "muon_weight_decay": 0.0,
             },
         },
         "lcs/modulated": {"train": _GATED_STRINGS},
