@@ -161,7 +161,7 @@ def _shares_ends(config: ModelConfig, spec: Spec) -> bool:
     """Whether one table of tokens serves both ends."""
     shared = spec.shared_vocabulary if config.ends == "task" else config.ends == "shared"
     require(
-        not shared or (spec.kind == "tokens" and spec.input_size == spec.output_size),
+        not shared or spec.can_share_vocabulary,
         f"ends 'shared' need a task whose answers are tokens of its inputs, such as countdown, got {spec.input_size} "
         f"inputs and {spec.output_size} answers",
     )

@@ -57,13 +57,17 @@ class Spec:
     def __post_init__(self) -> None:
         check_fields(self)
         require(
-            not self.shared_vocabulary or (self.kind == "tokens" and self.input_size == self.output_size),
+            not self.shared_vocabulary or self.can_share_vocabulary,
             f"a shared vocabulary needs as many output as input tokens, got {self.input_size} and {self.output_size}",
         )
         require(
             all(len(ids) == self.seq_len for ids in self.coordinates),
             f"coordinates must have one id for each of {self.seq_len} positions, got {[*map(len, self.coordinates)]}",
         )
+
+    @property
+    def can_share_vocabulary(self) -> bool:
+        return self.kind == "tokens" and self.input_size == self.output_size
 
 
 @dataclass(frozen=True)
