@@ -98,7 +98,7 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "batch_size": 128,
             },
         },
-        "lcs/modulated": {"train": _GATED_STRINGS},
+        "lcs/modulated": {"train": {"muon_learning_rate": 0.0015, "learning_rate": 1.5e-4}},
         "sudoku": {
             "model": {"positions": "coordinates"},
             "train": {"supervision": "mean"},
