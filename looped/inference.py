@@ -16,7 +16,8 @@ from looped.training.engine import set_engine
 from looped.training.evaluation import EVALUATION_SEED
 from looped.training.folder import RunFolder
 from looped.training.schedules import trained_size
-from looped.training.trainer import load_weights, run_weights
+from looped.training.stepper import load_weights
+from looped.training.trainer import run_weights
 
 
 @dataclass(frozen=True)

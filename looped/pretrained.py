@@ -32,7 +32,7 @@ from looped.models import build_model
 from looped.tasks import TASKS, Batch, task_class
 from looped.training.evaluation import EVALUATION_SEED, evaluate, interval
 from looped.training.schedules import trained_size
-from looped.training.trainer import load_weights
+from looped.training.stepper import load_weights
 
 ENTRY = "looped"
 SUFFIX = ".safetensors"

@@ -1,4 +1,4 @@
-"""AdamW for all, or Muon for the block's matrices beside AdamW for the rest; and the moving average of the weights."""
+"""AdamW for all, or Muon for the block's matrices beside AdamW for the rest; what is kept from them, and an average."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +49,13 @@ class Optimizer:
             torch.mul(self.rate, self._peak, out=group["lr"])
         self.adamw.step()
         self.muon.step(self.rate)
+
+    def pass_over_unless(self, taken: Tensor) -> None:
+        """Make the next step one that moves no weight, where `taken` is false."""
+        for parameter in self.named.values():
+            if parameter.grad is not None:
+                parameter.grad.masked_fill_(~taken, 0)  # also what is beyond numbers
+        self.rate.mul_(taken)
 
     def zero_grad(self) -> None:
         for parameter in self.named.values():
@@ -114,6 +121,30 @@ def orthogonalise(matrices: Tensor) -> Tensor:
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x
+
+
+class SpikeGuard:
+    """Tells gradients that are many times as long as usual: steps along them can undo what was learned.
+
+    Through many loops a gradient can explode for one batch alone. Neither optimizer minds its length: Muon makes every
+    direction as long, and so it moves the weights by a full step along a direction that is of no use.
+    """
+
+    MEMORY = 0.02
+    """what a new norm counts for in the usual one"""
+
+    def __init__(self, factor: float, device: torch.device) -> None:
+        self._factor = factor
+        self.usual = torch.zeros((), device=device)
+
+    @torch.no_grad()
+    def is_usual(self, norm: Tensor) -> Tensor:
+        """Whether this norm is usual; it then counts in full for the next ones, and otherwise as far as the limit."""
+        first, limit = self.usual == 0, self._factor * self.usual
+        taken = first | (norm <= limit)
+        seen = torch.where(taken, norm, limit)
+        self.usual.copy_(torch.where(first, seen, self.usual.lerp(seen, self.MEMORY)))
+        return taken
 
 
 class Average:

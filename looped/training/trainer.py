@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from looped.config import RunConfig
-from looped.errors import InputError, require
+from looped.errors import InputError
 from looped.files import save_json
 from looped.models import build_model
 from looped.tasks import Split
@@ -29,7 +29,7 @@ from looped.training.log import Log, require_tracker
 from looped.training.memory import memory_for
 from looped.training.objective import TensorBatch, to_device
 from looped.training.schedules import loops_at, rate_at, trained_size, unreached
-from looped.training.stepper import Stepper
+from looped.training.stepper import Stepper, load_weights
 from looped.version import __version__
 
 
@@ -92,15 +92,7 @@ class Trainer:
         checkpoint = self.folder.newest_checkpoint()
         if checkpoint is None:
             return
-        by_kind: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "average": {}}
-        for path, tensor in checkpoint.tensors.items():
-            kind, name = path.split("/", 1)
-            by_kind[kind][name] = tensor.to(self.device)
-        load_weights(self.model, by_kind["model"], str(self.folder.path))
-        self.stepper.optimizer.load(by_kind["optimizer"])
-        if self.stepper.average is not None:
-            for name, value in self.stepper.average.values.items():
-                value.copy_(by_kind["average"][name])
+        self.stepper.load(checkpoint.tensors, str(self.folder.path))
         self.step, self.seconds, self._started = checkpoint.step, checkpoint.extra["seconds"], time.monotonic()
 
     def evaluate(
@@ -136,12 +128,13 @@ class Trainer:
                 saving = last or stopping or self.step % train.checkpoint_every == 0
                 if saving or self.step % train.log_every == 0:
                     # The only place where the host waits for the device; nothing is saved that was not looked at.
-                    loss, right, norm = torch.stack(outcomes).mean(dim=0).tolist()
+                    loss, right, norm, passed_over = torch.stack(outcomes).mean(dim=0).tolist()
                     _require_finite(self.step, loss=loss, gradient=norm)
                     answered = {"squared_error": -right} if values else {"right": right}
+                    guarded = {} if train.spike_factor is None else {"passed_over": passed_over}
                     speed = (self.step - since) * train.batch_size / (time.monotonic() - last_time)
                     log.record(
-                        self.step, loss=loss, **answered, gradient=norm, rate=rate_at(step, train),
+                        self.step, loss=loss, **answered, gradient=norm, **guarded, rate=rate_at(step, train),
                         samples_per_second=speed,
                     )  # fmt: skip
                     since, last_time, outcomes = self.step, time.monotonic(), []
@@ -167,7 +160,7 @@ class Trainer:
             yield step, self.train_step(step, to_device(batch, self.device))
 
     def train_step(self, step: int, batch: TensorBatch) -> Tensor:
-        """One optimizer step; returns loss, share right and the gradient's norm, still on the device."""
+        """One optimizer step; returns what `Stepper` does, still on the device."""
         return self.stepper(step, batch, loops_at(step, self.config), rate_at(step, self.config.train))
 
     def save(self) -> None:
@@ -200,19 +193,6 @@ class Trainer:
             "hardware": hardware(self.device),
             "versions": {"looped": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
-
-
-def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], origin: str) -> None:
-    """Copy named tensors into a model; every name and shape must fit."""
-    own = dict(model.named_parameters())
-    missing, foreign = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
-    require(not missing, f"the weights of {origin} are of another model: no {', '.join(missing[:3])}")
-    require(not foreign, f"the weights of {origin} are of another model: this one has no {', '.join(foreign[:3])}")
-    with torch.no_grad():
-        for name, parameter in own.items():
-            came = tuple(weights[name].shape)
-            require(came == tuple(parameter.shape), f"{name} of {origin} is {came}, expected {tuple(parameter.shape)}")
-            parameter.copy_(weights[name])
 
 
 def run_weights(folder: RunFolder) -> tuple[int, dict[str, Tensor]]:

@@ -308,6 +308,27 @@ def test_captured_steps_of_a_language_model(engine):
     assert_alike(weights, seen, plain, plain_seen)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_captured_step_is_passed_over_where_its_gradient_is_a_spike(engine):
+    spec = Spec("tokens", 503, 503, 40, causal=True, shared_vocabulary=True)
+    config = ModelConfig(block="modulated", dim=64, num_heads=2, num_loops=2, positions="rotary")
+    train = TrainConfig(batch_size=8, engine=engine, optimizer="muon", muon_weight_decay=0.1, spike_factor=3.0)
+    model = build_model(config, spec).to(CUDA)
+    stepper = Stepper(model, train, CUDA)
+    passed_over, moved = [], []
+    for step in range(6):
+        assert stepper.guard is not None
+        if step == 4:  # what is usual for it is a spike now
+            stepper.guard.usual.mul_(1e-3)
+        before = torch.cat([each.detach().flatten().clone() for each in model.parameters()])
+        passed_over.append(bool(stepper(step, language_batch(spec, 8), 2, 1.0)[3]))
+        stepper.guard.usual.fill_(1.0 if step == 4 else float(stepper.guard.usual))
+        moved.append(not torch.equal(before, torch.cat([each.detach().flatten() for each in model.parameters()])))
+    assert len(stepper._step.captured) == 1
+    assert passed_over == [False] * 4 + [True, False]
+    assert moved == [not each for each in passed_over]
+
+
 # ------------------------------------------------------------------ answers
 
 

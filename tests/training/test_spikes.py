@@ -1,0 +1,89 @@
+"""Steps along gradients that are far longer than usual are passed over, and nothing else is changed by that."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from looped.models import build_model
+from looped.training.data import batch_at
+from looped.training.objective import to_device
+from looped.training.optim import SpikeGuard
+from looped.training.stepper import Stepper
+from looped.training.trainer import Trainer
+from tests.training.conftest import tiny
+
+CPU = torch.device("cpu")
+
+
+@given(st.lists(st.floats(0.01, 1e6), min_size=1, max_size=60), st.floats(1.5, 20))
+def test_a_spike_exceeds_the_factor_times_a_moving_mean_that_it_cannot_carry_away(norms, factor):
+    guard = SpikeGuard(factor, CPU)
+    usual = np.float64(norms[0])
+    for number, norm in enumerate(norms):
+        limit = factor * usual
+        taken = bool(guard.is_usual(torch.tensor(norm)))
+        if number > 0 and abs(norm - limit) > 1e-3 * limit:
+            assert taken == (norm < limit)
+        usual = 0.98 * usual + 0.02 * min(norm, limit)
+        assert float(guard.usual) == pytest.approx(usual, rel=1e-3)
+
+
+def test_a_lasting_change_becomes_usual():
+    guard = SpikeGuard(4.0, CPU)
+    guard.is_usual(torch.tensor(1.0))
+    taken = [bool(guard.is_usual(torch.tensor(1000.0))) for _ in range(200)]
+    assert not taken[0]
+    assert all(taken[150:])
+
+
+def weights_of(stepper: Stepper) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten().clone() for parameter in stepper.model.parameters()])
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("gradient", ["long", "nan", "infinite"])
+def test_a_spike_moves_no_weight_and_the_next_step_does(optimizer, gradient, monkeypatch):
+    config = tiny(train={"spike_factor": 3.0, "optimizer": optimizer, "weight_decay": 0.1, "muon_weight_decay": 0.1})
+    stepper = Stepper(build_model(config.model, config.task.spec), config.train, CPU)
+    plain = stepper.gradients
+
+    def spiked(*arguments):
+        seen = plain(*arguments)
+        for parameter in stepper.model.parameters():
+            if gradient == "long":
+                parameter.grad.mul_(1e4)
+            else:
+                parameter.grad.flatten()[0] = float(gradient[:3])
+        return seen
+
+    def step(number: int) -> tuple[bool, bool]:
+        before = weights_of(stepper)
+        seen = stepper(number, to_device(batch_at(number, config), CPU), 3, 0.5)
+        return bool(seen[3]), torch.equal(before, weights_of(stepper))
+
+    assert [step(number) for number in range(3)] == [(False, False)] * 3
+    monkeypatch.setattr(stepper, "gradients", spiked)
+    assert step(3) == (True, True)
+    monkeypatch.undo()
+    assert step(4) == (False, False)
+    assert torch.isfinite(weights_of(stepper)).all()
+
+
+def test_a_guarded_run_resumes_bitwise_and_tells_what_it_passed_over(tmp_path):
+    config = tiny(train={"spike_factor": 1.1, "num_steps": 12, "learning_rate": 1.0})
+    whole = Trainer(config, tmp_path / "whole", quiet=True)
+    whole.fit()
+    stopping = replace(config, train=replace(config.train, max_minutes=1e-9))
+    while not Trainer(stopping, tmp_path / "stopped", quiet=True).fit()["finished"]:
+        pass
+    resumed = Trainer(config, tmp_path / "stopped", quiet=True)
+    resumed.resume()
+    assert torch.equal(weights_of(whole.stepper), weights_of(resumed.stepper))
+    assert torch.equal(whole.stepper.guard.usual, resumed.stepper.guard.usual)
+    lines = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
+    assert {line["passed_over"] for line in lines if "loss" in line} == {0.0, 1.0}
