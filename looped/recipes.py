@@ -98,8 +98,8 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "batch_size": 128,
             },
         },
-        # At r = 50 gradients explode now and then, by a factor of a thousand and more, and one step along such a one can
-        # undo what was learned (LOG.md).
+        # At r = 50 gradients explode now and then, by a factor of a thousand and more, and one step along such a one
+        # can undo what was learned (LOG.md).
         "lcs/looped": {"train": {"muon_learning_rate": 0.004, "learning_rate": 4e-4, "spike_factor": 4.0}},
         "lcs/modulated": {"train": {"muon_learning_rate": 0.0015, "learning_rate": 1.5e-4, "spike_factor": 4.0}},
         "sudoku": {
