@@ -154,6 +154,9 @@ class TrainConfig:
     """largest norm of the gradient"""
     spike_factor: float | None = None
     """pass over a step whose gradient is more than this many times as long as usual (default: none is)"""
+    growth_limit: float | None = None
+    """let no example's gradient grow, from the last loop back, to more than this many times what its batch's usually
+    grow to (default: no limit)"""
     ema_decay: float | None = None
     """decay of an exponential moving average of the weights, which is then what is evaluated"""
 
@@ -220,9 +223,9 @@ class TrainConfig:
         for name in ("beta1", "beta2", "muon_momentum", "ema_decay"):
             value = getattr(self, name)
             require(value is None or 0 <= value < 1, f"{name} must be in [0, 1), got {value}")
-        require(
-            self.spike_factor is None or self.spike_factor > 1, f"spike_factor must exceed 1, got {self.spike_factor}"
-        )
+        for name in ("spike_factor", "growth_limit"):
+            value = getattr(self, name)
+            require(value is None or value > 1, f"{name} must exceed 1, got {value}")
         for name in ("decay_share", "final_rate"):
             value = getattr(self, name)
             require(0 <= value <= 1, f"{name} must be in [0, 1], got {value}")

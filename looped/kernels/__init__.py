@@ -7,6 +7,8 @@ from looped.kernels.reference import (
     Rotation,
     add_attention,
     add_feed_forward,
+    example_norms,
+    limit_growth,
     rms_normalise,
 )
 
@@ -16,6 +18,8 @@ __all__ = [
     "Rotation",
     "add_attention",
     "add_feed_forward",
+    "example_norms",
+    "limit_growth",
     "linear_cross_entropy",
     "rms_normalise",
 ]

@@ -13,6 +13,8 @@ from torch import Tensor
 # The paper's RMS has no such term; it keeps an all-zero token finite. A fresh embedding's mean square is about 1e-3, so
 # the term is below the noise of float32.
 RMS_EPSILON = 1e-12
+# Of a gradient: what has none has not grown, either.
+SMALLEST_NORM = 1e-30
 
 Activation = Literal["gelu", "relu", "silu"]
 Norm = Literal["rms", "query-key", "none"]
@@ -137,6 +139,24 @@ def _add_gated(x: Tensor, update: Tensor, modulation: Modulation) -> Tensor:
     if modulation.gate is not None:
         update = modulation.gate * update
     return x + update.to(x.dtype)
+
+
+def example_norms(grad: Float[Tensor, "batch seq dim"]) -> Float[Tensor, " batch"]:
+    """The length of each example's gradient."""
+    return grad.norm(dim=(1, 2)).clamp(min=SMALLEST_NORM)
+
+
+def limit_growth(
+    grad: Float[Tensor, "batch seq dim"], last_norms: Float[Tensor, " batch"], limit: float
+) -> Float[Tensor, "batch seq dim"]:
+    """The gradient of a loop's state; where an example's has grown, since the last loop, to more than `limit` times the
+    batch's geometric mean, it is made as much shorter.
+
+    Back through many loops the gradients of a few examples explode, and drown all others of their batch.
+    """
+    growth = example_norms(grad) / last_norms
+    factor = limit * growth.log().mean().exp() / growth
+    return torch.where((factor < 1)[:, None, None], factor[:, None, None] * grad, grad)
 
 
 def linear_cross_entropy(

@@ -25,6 +25,8 @@ from looped.kernels.triton_rows import (
     activation_backward,
     activation_forward,
     add_norm,
+    example_norms,
+    limit_growth,
     norm_backward,
     round_off,
     scaled_matrices,
@@ -44,6 +46,8 @@ class LoopPlan(NamedTuple):
     rotation: Rotation | None
     remat: int = 0
     """keep the state of every so many loops alone, and compute the rest again; 0: keep what is needed"""
+    growth_limit: float | None = None
+    """of the gradient of each loop's state, as in `reference.limit_growth`"""
 
 
 def fused_loops(
@@ -300,12 +304,19 @@ class _FusedLoops(torch.autograd.Function):
         last = given[plan.read[-1]]
         gradients = Gradients(run.tables, run.weights, len(last), plan.compute_dtype)
         grad, rest = torch.empty_like(last), _rest_of(last, plan.compute_dtype)
-        round_off(last, Rounded(run.operands(gradients, plan.read[-1], len(run.folded) - 1).grad_feed, rest))
+
+        def of_state(t: int) -> Rounded:
+            return Rounded(run.operands(gradients, t, len(run.folded) - 1).grad_feed, rest)
+
+        round_off(last, of_state(plan.read[-1]))
+        norms = None if plan.growth_limit is None else example_norms(of_state(plan.read[-1]), ctx.shape[0])
         grad_inject = None if run.inject is None else torch.zeros_like(last)
         for trace in _traces(ctx):
             try:
                 for t in reversed(trace.loops):
                     run.backward(t, trace, gradients, rest, given.get(t - 1), grad_inject, grad)
+                    if norms is not None and plan.growth_limit is not None and t > 0:
+                        limit_growth(of_state(t - 1), norms, plan.growth_limit)
             finally:  # whatever happened, the memory of all this will be used again
                 gradients.wait()
         inject = None if grad_inject is None else grad_inject.view(ctx.shape)

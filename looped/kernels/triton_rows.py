@@ -10,10 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from looped.kernels.reference import RMS_EPSILON, Activation, Rotation
+from looped.kernels.reference import RMS_EPSILON, SMALLEST_NORM, Activation, Rotation
 from looped.kernels.triton_common import activate, load_angles, turn
 
 EPSILON = tl.constexpr(RMS_EPSILON)
+SMALLEST = tl.constexpr(SMALLEST_NORM)
 
 ELEMENTS = 4096
 """of a tile that holds whole rows"""
@@ -107,6 +108,28 @@ def round_off(x: Tensor, out: Rounded) -> None:
         value.copy_(x)
     else:
         _round_off[(triton.cdiv(x.numel(), FLAT),)](x, value, rest, x.numel(), SIZE=FLAT, num_warps=8)
+
+
+def example_norms(grad: Rounded, batch: int) -> Tensor:
+    """(batch,): as `reference.example_norms`, of gradients whose tokens follow each other."""
+    value, rest = grad
+    norms = torch.empty(batch, dtype=torch.float32, device=value.device)
+    _example_norms[(batch,)](
+        value, value if rest is None else rest, norms, value.numel() // batch, SIZE=2 * FLAT, REST=rest is not None,
+        num_warps=8,
+    )  # fmt: skip
+    return norms
+
+
+def limit_growth(grad: Rounded, last_norms: Tensor, limit: float) -> None:
+    """As `reference.limit_growth`, in place."""
+    value, rest = grad
+    batch = len(last_norms)
+    size = value.numel() // batch
+    _limit_growth[(batch, triton.cdiv(size, 2 * FLAT))](
+        value, value if rest is None else rest, example_norms(grad, batch), last_norms, limit, batch, size,
+        BATCH=triton.next_power_of_2(batch), SIZE=2 * FLAT, REST=rest is not None, num_warps=8,
+    )  # fmt: skip
 
 
 def activation_forward(z: Tensor, activation: Activation) -> Tensor:
@@ -262,6 +285,36 @@ def _norm_backward(
 def _round_off(x_ptr, out_ptr, rest_ptr, size, SIZE: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     _store_rounded(tl.load(x_ptr + at, mask=at < size, other=0.0), out_ptr, rest_ptr, at, at < size, True)
+
+
+@triton.jit
+def _example_norms(value_ptr, rest_ptr, norms_ptr, size, SIZE: tl.constexpr, REST: tl.constexpr):
+    example = tl.program_id(0).to(tl.int64)
+    squares = tl.zeros((SIZE,), tl.float32)
+    for first in range(0, size, SIZE):
+        places = first + tl.arange(0, SIZE)
+        x = _load_rounded(value_ptr, rest_ptr, example * size + places, places < size, REST)
+        squares += x * x
+    tl.store(norms_ptr + example, tl.maximum(tl.sqrt(tl.sum(squares, axis=0)), SMALLEST))
+
+
+@triton.jit
+def _limit_growth(
+    value_ptr, rest_ptr, norms_ptr, last_ptr, limit, batch, size,
+    BATCH: tl.constexpr, SIZE: tl.constexpr, REST: tl.constexpr,
+):  # fmt: skip
+    example = tl.program_id(0).to(tl.int64)
+    all_examples = tl.arange(0, BATCH)
+    inside = all_examples < batch
+    norms = tl.load(norms_ptr + all_examples, mask=inside, other=1.0)
+    logarithms = tl.log(norms / tl.load(last_ptr + all_examples, mask=inside, other=1.0))
+    growth = tl.load(norms_ptr + example) / tl.load(last_ptr + example)
+    factor = limit * tl.exp(tl.sum(logarithms, axis=0) / batch) / growth
+    if factor < 1.0:  # seldom: what is not limited is not even read
+        places = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
+        at, there = example * size + places, places < size
+        x = _load_rounded(value_ptr, rest_ptr, at, there, REST)
+        _store_rounded(factor * x, value_ptr, rest_ptr, at, there, REST)
 
 
 @triton.jit

@@ -94,6 +94,7 @@ class FusedLoops:
                 compute_dtype=stack.compute_dtype,
                 rotation=rotation,
                 remat=stack.remat,
+                growth_limit=stack.growth_limit,
             )
             attention, feed_forward = (
                 Modulation(*(None if table is None else table[first:last] for table in each)) for each in tables

@@ -102,6 +102,8 @@ class LoopStack(nn.Module):
         self.add_feed_forward = kernels.add_feed_forward
         self.all_loops: AllLoops | None = None
         self.remat = 0
+        # What a backward pass does not let an example's gradient exceed (`kernels.limit_growth`).
+        self.growth_limit: float | None = None
         self.to(torch.float64 if config.precision == "float64" else torch.float32)
 
     @property
@@ -135,10 +137,11 @@ class LoopStack(nn.Module):
         first_with_grad = _first_with_grad(num_loops, backprop_loops)
         prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device)
         state = self.start(embeddings)
+        limited = self._limited_growth()
         for t in range(num_loops):
             # The mode is set around the computation alone: a generator must not leak it to its caller.
             with torch.set_grad_enabled(torch.is_grad_enabled() and t >= first_with_grad):
-                state = self.loop(state, embeddings, prepared, t)
+                state = limited(self.loop(state, embeddings, prepared, t))
             yield state
 
     def states_at(
@@ -166,11 +169,12 @@ class LoopStack(nn.Module):
         """Pieces of `remat` loops: between their ends, the backward pass computes everything again."""
         prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device)
         state = self.start(embeddings)
+        limited = self._limited_growth()
 
         def piece(state: Tensor, embeddings: Tensor, loops: range) -> list[Tensor]:
             states = []
             for t in loops:
-                state = self.loop(state, embeddings, prepared, t)
+                state = limited(self.loop(state, embeddings, prepared, t))
                 if t in read or t == loops[-1]:
                     states.append(state)
             return states
@@ -183,6 +187,24 @@ class LoopStack(nn.Module):
             states = checkpoint(piece, state, embeddings, loops, use_reentrant=False, preserve_rng_state=False)
             yield from zip((t for t in loops if t in read), states, strict=False)
             state = states[-1]
+
+    def _limited_growth(self) -> Callable[[Tensor], Tensor]:
+        """To be called with the states of one pass, in order: has the backward pass limit their gradients' growth."""
+        limit, last_norms = self.growth_limit, []
+
+        def limited(grad: Tensor) -> Tensor:
+            assert limit is not None
+            if not last_norms:  # a backward pass begins at the last loop
+                last_norms.append(kernels.example_norms(grad))
+                return grad
+            return kernels.limit_growth(grad, last_norms[0], limit)
+
+        def watched(state: Tensor) -> Tensor:
+            if limit is not None and state.requires_grad:
+                state.register_hook(limited)
+            return state
+
+        return watched
 
     def start(self, embeddings: Tensor) -> Tensor:
         """x0: the embeddings, or nothing where every loop adds them."""

@@ -1,4 +1,4 @@
-"""One optimizer step: gradients, clipping, optimizer, average. Nothing in it waits for the device."""
+"""One optimizer step: gradients, clipping, spikes, optimizer, average. Nothing in it waits for the device."""
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ class Stepper:
         self.guard = None if config.spike_factor is None else SpikeGuard(config.spike_factor, device)
         self.engine = set_engine(model, config.engine, device)
         model.stack.remat = config.remat
+        model.stack.growth_limit = config.growth_limit
         captured = device.type == "cuda" and self.engine != "eager"
         self._step = Replayed(self._plain) if captured else self._plain
         # Where many loops are supervised, their read-outs take as long as half of the loops, unless they are compiled.

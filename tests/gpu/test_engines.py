@@ -44,7 +44,7 @@ RANDOM = {
     "num_steps": 24, "loop_schedule": "random", "loop_choices": (2, 3), "size_schedule": "random",
     "size_choices": (0.5, 1.0),
 }  # fmt: skip
-CHANGING = {"growing": GROWING, "random": RANDOM}
+CHANGING = {"growing": GROWING, "random": RANDOM, "limited": {"num_steps": 12, "growth_limit": 1.1}}
 MODELS = {
     "standard": {"block": "standard", "num_loops": 1, "num_layers": 2},
     "looped": {"block": "looped"},

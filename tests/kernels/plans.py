@@ -30,6 +30,7 @@ class Case:
     feed_forward: tuple[str, ...] = ("scale", "gate")
     activation: str = "gelu"
     remat: int = 0
+    growth_limit: float | None = None
     seed: int = 0
 
 
@@ -75,7 +76,16 @@ def by_definition(inputs: Inputs, dtype: torch.dtype, products: torch.dtype | No
     state, inject, attention, feed_forward, layers = taken_apart(leaves)
     cast = [LayerWeights(*(each.to(products or dtype) for each in one)) for one in layers]
     turn = None if inputs.rotation is None else Rotation(*(each.to(dtype) for each in inputs.rotation))
-    states = []
+    states, all_states, last = [], [], []
+
+    def limiter(grad):
+        """The geometric mean as a product, not by logarithms."""
+        norms = grad.double().flatten(1).square().sum(dim=1).sqrt()
+        if not last:
+            last.append(norms)
+        most = case.growth_limit * (norms / last[0]).prod() ** (1 / case.batch) * last[0]
+        return (grad.double() * (most / norms).clamp(max=1)[:, None, None]).to(grad.dtype)
+
     for t in range(case.num_loops):
         if t > 0 and inject is not None:
             state = state + inject
@@ -87,8 +97,12 @@ def by_definition(inputs: Inputs, dtype: torch.dtype, products: torch.dtype | No
             heads = {"num_heads": case.num_heads, "causal": case.causal, "rotation": turn}
             state = reference.add_attention(state, now, w_qkv, w_out, **heads)
             state = reference.add_feed_forward(state, then, *rest, activation=case.activation)
+        all_states.append(state)
         if t in case.read:
             states.append(state)
+    if case.growth_limit is not None:
+        for state in all_states:
+            state.register_hook(limiter)
     return outcome(states, inputs, leaves)
 
 
@@ -99,8 +113,9 @@ def fused(inputs: Inputs, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     # As a model gives the angles.
     rotation = None if inputs.rotation is None else Rotation(*(each.to(dtype) for each in inputs.rotation))
     plan = LoopPlan(
-        case.num_loops, case.read, case.num_heads, case.causal, case.activation, dtype, rotation, case.remat
-    )
+        case.num_loops, case.read, case.num_heads, case.causal, case.activation, dtype, rotation, case.remat,
+        case.growth_limit,
+    )  # fmt: skip
     return outcome(list(fused_loops(plan, *taken_apart(leaves))), inputs, leaves)
 
 

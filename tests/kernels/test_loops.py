@@ -44,6 +44,9 @@ CASES = {
     "layers": Case(num_layers=3, attention=KINDS, feed_forward=KINDS),
     "every loop is read": Case(num_layers=2, read=(0, 1, 2)),
     "some loops are read": Case(num_loops=4, read=(1, 3), injection=False),
+    "limited growth": Case(batch=5, num_loops=5, read=(4,), growth_limit=1.01),
+    "limited growth, loops that are read": Case(batch=3, num_loops=4, read=(1, 3), num_layers=2, growth_limit=1.05),
+    "limited growth, computed again": Case(batch=6, num_loops=4, read=(3,), remat=2, growth_limit=1.01),
 }
 
 

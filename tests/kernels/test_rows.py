@@ -196,6 +196,27 @@ def test_norm_backward_is_the_norms_gradient(tokens, dim, dtype, with_summed, wi
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("batch", "seq_len", "dim"), [(1, 3, 8), (3, 5, 48), (5, 130, 96)])
+def test_growth_is_limited_as_by_the_definition(batch, seq_len, dim, dtype):
+    """The last example has grown more than all others; the first has no gradient at all."""
+    draw = Draw()
+    grown = torch.tensor([0.0, 1.0, 2.0, 3.0, 100.0])[5 - batch :].to(DEVICE)
+    x = draw(batch, seq_len, dim) * grown[:, None, None]
+    last = draw(batch).abs() + 1e-2
+    value, guard = guarded(batch * seq_len, dim, dtype)
+    grad = rows.Rounded(value, rest_of(x.view(-1, dim), dtype))
+    rows.round_off(x.view(-1, dim), grad)
+    exact = joined(grad).view(x.shape)
+    norms = rows.example_norms(grad, batch)
+    assert_near(norms, exact.flatten(1).norm(dim=1).clamp(min=reference.SMALLEST_NORM), 1e-6)
+    wanted = reference.limit_growth(exact, last.double(), 2.0)
+    rows.limit_growth(grad, last, 2.0)
+    assert_near(joined(grad).view(x.shape), wanted, 2**-15)
+    assert torch.equal(wanted[-1], exact[-1]) == (batch == 1)
+    assert untouched(guard)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_round_off_keeps_24_bits(dtype):
     x = Draw()(130, 96, std=3)
     value, guard = guarded(130, 96, dtype)

@@ -70,6 +70,8 @@ CASES = {
     "truncated backpropagation": {"train": {"backprop_loops": 2}},
     "pieces of a batch, and an average": {"train": {"accumulation": 2, "ema_decay": 0.9}},
     "remat": {"train": {"remat": 2}},
+    "limited growth": {"train": {"growth_limit": 1.02}},
+    "limited growth of the mean of all loops": {"train": {"growth_limit": 1.02, "supervision": "mean"}},
 }  # fmt: skip
 
 
@@ -149,7 +151,7 @@ def gradients(trainer: Trainer) -> dict[str, torch.Tensor]:
     return {name: parameter.grad.clone() for name, parameter in trainer.model.named_parameters()}
 
 
-@pytest.mark.parametrize("train", [{}, {"supervision": "mean"}, {"backprop_loops": 3}], ids=str)
+@pytest.mark.parametrize("train", [{}, {"supervision": "mean"}, {"backprop_loops": 3}, {"growth_limit": 1.02}], ids=str)
 @pytest.mark.parametrize("remat", [1, 2, 5, 9])
 def test_computing_again_gives_the_same_gradients(train, remat, tmp_path):
     config = tiny(model={"num_loops": 5}, train=train)

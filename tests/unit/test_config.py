@@ -132,6 +132,7 @@ IMPOSSIBLE = [
     (lambda: TrainConfig(weight_decay=float("inf")), "weight_decay must be finite, got inf"),
     (lambda: TrainConfig(clip_norm=float("inf")), "clip_norm must be finite, got inf"),
     (lambda: TrainConfig(spike_factor=1.0), "spike_factor must exceed 1, got 1.0"),
+    (lambda: TrainConfig(growth_limit=0.5), "growth_limit must exceed 1, got 0.5"),
     (lambda: TrainConfig(num_examples=5.5), "num_examples must be a whole number, got 5.5"),  # pyright: ignore
     (lambda: ModelConfig(dim=8.0), "dim must be a whole number, got 8.0"),  # pyright: ignore
     (lambda: RunConfig(TASK, seed=1.5), "seed must be a whole number, got 1.5"),  # pyright: ignore
