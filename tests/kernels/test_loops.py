@@ -77,9 +77,10 @@ def test_remat_of_long_sequences():
 
 
 @pytest.mark.parametrize("remat", [0, 2])
-def test_operands_of_few_loops_fit_at_once(monkeypatch, remat):
+@pytest.mark.parametrize("growth_limit", [None, 1.01])
+def test_operands_of_few_loops_fit_at_once(monkeypatch, remat, growth_limit):
     monkeypatch.setattr(triton_products, "OPERAND_BYTES", 1)
-    check(Case(seq_len=3, dim=24, num_loops=4, read=(0, 3), num_layers=2, remat=remat))
+    check(Case(seq_len=3, dim=24, num_loops=4, read=(0, 3), num_layers=2, remat=remat, growth_limit=growth_limit))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
