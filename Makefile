@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 # The theory checked, the laptop's table trained, and a page about it all, whose path is printed last.
 paper: setup
 	$(BIN)/looped theory verify
-	$(BIN)/looped models check --seconds 60
+	$(BIN)/looped models check --seconds 90
 	$(BIN)/looped paper run table1 --scale laptop --cells 'ED40:*' --again
 	$(BIN)/looped paper report
 
