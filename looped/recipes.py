@@ -13,10 +13,6 @@ from looped.tasks import task_class
 
 _ALL = "*"
 
-# A timestep's gates multiply every step of the matrices behind them: at r = 50 and 0.01 the loss jumps on long strings,
-# while a block without gates learns too slowly at the rates that suit one with them (LOG.md).
-_GATED_STRINGS = {"muon_learning_rate": 0.004, "learning_rate": 4e-4}
-
 # Back through 50 loops the gradient of one string in a batch is fifty times as long as the others' and drowns them; now
 # and then one explodes, and a single step along it can undo what was learned (LOG.md).
 _EXPLODING = {"growth_limit": 4.0, "spike_factor": 4.0}
@@ -90,7 +86,9 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "num_steps": 10_000,
             },
         },
-        "edit-distance/modulated": {"train": _GATED_STRINGS},
+        # A timestep's gates multiply every step of the matrices behind them: at r = 50 and 0.01 the loss jumps on long
+        # strings, while a block without gates learns too slowly at the rates that suit one with them (LOG.md).
+        "edit-distance/modulated": {"train": {"muon_learning_rate": 0.004, "learning_rate": 4e-4}},
         # Smaller batches and more steps learn more from as many strings, at hardly more cost. From 30 letters to 60 in
         # one step nothing is left of what was learned.
         "lcs": {

@@ -309,14 +309,17 @@ class _FusedLoops(torch.autograd.Function):
             return Rounded(run.operands(gradients, t, len(run.folded) - 1).grad_feed, rest)
 
         round_off(last, of_state(plan.read[-1]))
-        norms = None if plan.growth_limit is None else example_norms(of_state(plan.read[-1]), ctx.shape[0])
+        limited = None
+        if plan.growth_limit is not None:
+            norms = example_norms(of_state(plan.read[-1]), ctx.shape[0])
+            limited = partial(limit_growth, last_norms=norms, limit=plan.growth_limit)
         grad_inject = None if run.inject is None else torch.zeros_like(last)
         for trace in _traces(ctx):
             try:
                 for t in reversed(trace.loops):
                     run.backward(t, trace, gradients, rest, given.get(t - 1), grad_inject, grad)
-                    if norms is not None and plan.growth_limit is not None and t > 0:
-                        limit_growth(of_state(t - 1), norms, plan.growth_limit)
+                    if limited is not None and t > 0:
+                        limited(of_state(t - 1))
             finally:  # whatever happened, the memory of all this will be used again
                 gradients.wait()
         inject = None if grad_inject is None else grad_inject.view(ctx.shape)

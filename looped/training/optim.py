@@ -1,4 +1,4 @@
-"""AdamW for all, or Muon for the block's matrices beside AdamW for the rest; what is kept from them, and an average."""
+"""AdamW for all, or Muon for the block's matrices beside AdamW for the rest; a guard against spikes, and an average."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -316,13 +316,11 @@ def test_a_captured_step_is_passed_over_where_its_gradient_is_a_spike(engine):
     model = build_model(config, spec).to(CUDA)
     stepper = Stepper(model, train, CUDA)
     passed_over, moved = [], []
+    assert stepper.guard is not None
     for step in range(6):
-        assert stepper.guard is not None
-        if step == 4:  # what is usual for it is a spike now
-            stepper.guard.usual.mul_(1e-3)
+        stepper.guard.usual.mul_({4: 1e-3, 5: 1e3}.get(step, 1.0))  # at step 4 what is usual is a spike
         before = torch.cat([each.detach().flatten().clone() for each in model.parameters()])
         passed_over.append(bool(stepper(step, language_batch(spec, 8), 2, 1.0)[3]))
-        stepper.guard.usual.fill_(1.0 if step == 4 else float(stepper.guard.usual))
         moved.append(not torch.equal(before, torch.cat([each.detach().flatten() for each in model.parameters()])))
     assert len(stepper._step.captured) == 1
     assert passed_over == [False] * 4 + [True, False]

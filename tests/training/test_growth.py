@@ -35,10 +35,10 @@ def test_no_gradient_has_not_grown():
     assert torch.equal(limit_growth(grad, example_norms(grad), 2.0), grad)
 
 
-def stack_and_input(**model) -> tuple[LoopStack, torch.Tensor]:
+def stack_and_input() -> tuple[LoopStack, torch.Tensor]:
     config = ModelConfig(
         block="modulated", dim=16, num_heads=2, num_loops=6, injection="add", precision="float64",
-        modulation_start="random", **model,
+        modulation_start="random",
     )  # fmt: skip
     generator = torch.Generator().manual_seed(3)
     stack = LoopStack(config, generator=generator)
