@@ -44,7 +44,7 @@ RANDOM = {
     "num_steps": 24, "loop_schedule": "random", "loop_choices": (2, 3), "size_schedule": "random",
     "size_choices": (0.5, 1.0),
 }  # fmt: skip
-CHANGING = {"growing": GROWING, "random": RANDOM, "limited": {"num_steps": 12, "growth_limit": 1.1}}
+LIMITED = {"num_steps": 12, "growth_limit": 1.1}
 MODELS = {
     "standard": {"block": "standard", "num_loops": 1, "num_layers": 2},
     "looped": {"block": "looped"},
@@ -115,11 +115,13 @@ def test_captured_steps_equal_plain_ones(engine, name, tmp_path):
     [
         ("compiled", RANDOM),
         ("fused", RANDOM),
+        ("compiled", LIMITED),
+        ("fused", LIMITED),
         ("fused", {**GROWING, "supervision": "mean", "ema_decay": 0.9}),
         ("fused", {**GROWING, "accumulation": 2, "remat": 2}),
         ("fused", {**GROWING, "backprop_loops": 2, "remat": 1}),
     ],
-    ids=["compiled, random", "random", "mean", "accumulation", "truncated"],
+    ids=["compiled, random", "random", "compiled, limited", "limited", "mean", "accumulation", "truncated"],
 )
 def test_captured_steps_of_every_objective(engine, train, tmp_path):
     plain, plain_seen, one = train_steps(on_card({}, "eager", **{**train, "remat": 0}), tmp_path / "eager")
