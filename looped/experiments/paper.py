@@ -37,7 +37,7 @@ TEXT_TEST_SIZES: dict[Scale, int | None] = {"smoke": 4, "laptop": 100, "gpu": No
 
 def table1(scale: Scale) -> Experiment:
     cells = [cell for row in TABLE_1 for cell in row_cells(row, scale)]
-    few = " Where ten minutes are too short for a row's steps, the cells with most loops have fewer." * (scale == "gpu")
+    few = " Where ten minutes are too short for a row's samples, those with most loops have fewer." * (scale == "gpu")
     return Experiment(
         id="table1",
         title="Table 1: reasoning tasks, more loops, and a timestep",

@@ -30,6 +30,8 @@ class Problem:
     """of the paper's standard Transformer"""
     loops: tuple[int, ...]
     """that the paper trains with"""
+    sizes: tuple[int, ...] = ()
+    """to grow through, where the shares of the `fast` recipe would begin with strings too long to learn from"""
 
 
 # What a table calls a model that loops -> its block.
@@ -40,9 +42,13 @@ PROBLEMS: dict[str, Problem] = {
     "Sudoku": Problem("sudoku", {"pool": 400_000}, {}, {}, 6, _PUZZLE_LOOPS),
     "Countdown": Problem("countdown", {}, {}, {}, 6, _PUZZLE_LOOPS),
     "LCS60": Problem("lcs", {"length": 60}, {"length": 8}, {"length": 4}, 12, _STRING_LOOPS),
-    "LCS100": Problem("lcs", {"length": 100}, {"length": 12}, {"length": 5}, 12, _STRING_LOOPS),
+    "LCS100": Problem(
+        "lcs", {"length": 100}, {"length": 12}, {"length": 5}, 12, _STRING_LOOPS, (15, 25, 40, 60, 80, 100)
+    ),
     "ED40": Problem("edit-distance", {"length": 40}, {"length": 6}, {"length": 4}, 12, _STRING_LOOPS),
-    "ED60": Problem("edit-distance", {"length": 60}, {"length": 8}, {"length": 5}, 12, _STRING_LOOPS),
+    "ED60": Problem(
+        "edit-distance", {"length": 60}, {"length": 8}, {"length": 5}, 12, _STRING_LOOPS, (10, 18, 28, 38, 48, 60)
+    ),
     "trees": Problem("decision-tree", {}, {}, {"points": 5, "dims": 2, "depth": 1}, 12, (12,)),
     # The paper's table says 12 layers; its appendix, its code and its parameter counts say 6.
     "text": Problem("language", {}, {}, {"seq_len": 8}, 6, (24,)),
@@ -78,19 +84,18 @@ _SMOKE_TRAIN: dict[str, Any] = {
     "num_threads": 1,
 }  # fmt: skip
 
-# What one H200 was measured to do (docs/performance.md), in the operations that `training_flops` counts: sequences of
-# 128 tokens at r = 100 in batches of 512, and in the paper's batches of 64. Eight of a `gpu` cell's ten minutes are for
-# training, the rest for compiling and testing. To change these numbers is to change the steps, and so the runs.
-GPU_FLOPS_PER_SECOND, GPU_FLOPS_PER_SECOND_AT_64 = 2.2e14, 2.0e14
+# What one H200 was measured to do with `fast` (LOG.md): a step takes so long whatever its size, each loop of a layer so
+# much more, and the operations that `training_flops` counts come at so many a second, by the width of the model from
+# which on that holds. Eight of a `gpu` cell's ten minutes are for training, the rest for compiling and testing. To
+# change these numbers is to change the steps, and so the runs.
+GPU_SECONDS_PER_STEP, GPU_SECONDS_PER_LOOP = 1.3e-3, 3.5e-5
+GPU_FLOPS_PER_SECOND = {512: 4.2e14, 0: 2.35e14}
 GPU_TRAINING_SECONDS = 480
+# Examples of a batch, where eight minutes are too short for the recipe's: a smaller batch, down to the paper's, teaches
+# more than fewer steps.
+SMALLER_BATCHES = (112, 96, 80, 64)
 # One thread of a laptop's core beside another one: 600 examples a second of edit distance 6 at r = 8 (LOG.md).
 CPU_FLOPS_PER_SECOND = 2.4e10
-SPEEDS: dict[Scale, float] = {
-    "smoke": CPU_FLOPS_PER_SECOND,
-    "laptop": CPU_FLOPS_PER_SECOND,
-    "gpu": GPU_FLOPS_PER_SECOND,
-    "paper": GPU_FLOPS_PER_SECOND_AT_64,
-}
 
 
 def start(problem: str, scale: Scale, block: str = "looped", recipe_name: str | None = None, **model: Any) -> RunConfig:
@@ -108,6 +113,9 @@ def start(problem: str, scale: Scale, block: str = "looped", recipe_name: str | 
         config = replace(config, task=replace(config.task, **known.small))
     else:
         config = replace(config, task=replace(config.task, **known.full))
+        if known.sizes and config.train.size_schedule == "growing":
+            shares = tuple(size / known.sizes[-1] for size in known.sizes)
+            config = replace(config, train=replace(config.train, size_choices=shares))
     if known.task == "language":
         text: dict[str, Any] = {"text": TEXTS[scale]}
         config = replace(config, task=replace(config.task, **text))
@@ -115,13 +123,15 @@ def start(problem: str, scale: Scale, block: str = "looped", recipe_name: str | 
 
 
 def fitting(config: RunConfig, scale: Scale) -> RunConfig:
-    """At `gpu` scale, as many of the recipe's steps as eight minutes have room for, its curriculum in proportion."""
-    if scale != "gpu":
+    """At `gpu` scale, what eight minutes have room for: the recipe's batches, smaller ones, or fewer steps of these."""
+    if scale != "gpu" or estimated_seconds(config, scale) <= GPU_TRAINING_SECONDS:
         return config
-    from looped.training.flops import estimated_flops
-
-    share = GPU_FLOPS_PER_SECOND * GPU_TRAINING_SECONDS / estimated_flops(config)
-    return config if share >= 1 else with_share(config, share)
+    for batch_size in SMALLER_BATCHES:
+        if batch_size < config.train.batch_size:
+            config = replace(config, train=replace(config.train, batch_size=batch_size))
+            if estimated_seconds(config, scale) <= GPU_TRAINING_SECONDS:
+                return config
+    return with_share(config, GPU_TRAINING_SECONDS / estimated_seconds(config, scale))
 
 
 def with_share(config: RunConfig, share: float) -> RunConfig:
@@ -133,16 +143,11 @@ def with_share(config: RunConfig, share: float) -> RunConfig:
 
 
 def fitting_alike(configs: dict[Key, RunConfig], scale: Scale) -> dict[Key, RunConfig]:
-    """The same for runs that are to be compared after as many steps: those of the slowest."""
-    fitted = {key: fitting(config, scale) for key, config in configs.items()}
-    slowest = min(fitted.values(), key=lambda config: config.train.num_steps).train
-    steps: dict[str, Any] = {"num_steps": slowest.num_steps, "curriculum_steps": slowest.curriculum_steps}
-    return {
-        key: config
-        if config.train.num_steps == slowest.num_steps
-        else replace(config, train=replace(config.train, **steps))
-        for key, config in fitted.items()
-    }
+    """The same for runs that are to be compared after as many steps and examples: those of the slowest."""
+    fitted = [fitting(config, scale).train for config in configs.values()]
+    slowest = min(fitted, key=lambda train: (train.num_steps, train.batch_size))
+    alike: dict[str, Any] = {name: getattr(slowest, name) for name in ("num_steps", "curriculum_steps", "batch_size")}
+    return {key: replace(config, train=replace(config.train, **alike)) for key, config in configs.items()}
 
 
 def measures(scale: Scale, **more: Any) -> Measures:
@@ -166,4 +171,10 @@ def estimated_seconds(config: RunConfig, scale: Scale) -> float:
     """Of training, from its operations and the speeds above: on one core, or one H200."""
     from looped.training.flops import estimated_flops
 
-    return estimated_flops(config) / SPEEDS[scale]
+    flops = estimated_flops(config)
+    if scale in ("smoke", "laptop"):
+        return flops / CPU_FLOPS_PER_SECOND
+    model = config.model
+    speed = next(speed for width, speed in GPU_FLOPS_PER_SECOND.items() if model.dim >= width)
+    per_step = GPU_SECONDS_PER_STEP + model.num_loops * model.num_layers * GPU_SECONDS_PER_LOOP
+    return config.train.num_steps * per_step + flops / speed

@@ -27,7 +27,8 @@ class Stepper:
         captured = device.type == "cuda" and self.engine != "eager"
         self._step = Replayed(self._plain) if captured else self._plain
         # Where many loops are supervised, their read-outs take as long as half of the loops, unless they are compiled.
-        compiled = captured and model.spec.output_size < LARGE_VOCABULARY
+        # One read-out is not worth the seconds that every new size of the examples would be compiled for.
+        compiled = captured and config.supervision != "last" and model.spec.output_size < LARGE_VOCABULARY
         self._read = torch.compile(loss_and_answers, dynamic=False) if compiled else loss_and_answers
 
     def __call__(self, step: int, batch: TensorBatch, num_loops: int, rate: float) -> Tensor:
