@@ -13,6 +13,19 @@ from looped.tasks import task_class
 
 _ALL = "*"
 
+# Layers of a standard model, and loops of one that loops: where the paper compares them, and on a laptop.
+DEPTHS: dict[str, tuple[int, int]] = {
+    "edit-distance": (12, 50),
+    "lcs": (12, 50),
+    "sudoku": (6, 32),
+    "countdown": (6, 32),
+    "decision-tree": (12, 12),
+    "language": (6, 24),  # the paper's table says 12 layers; its appendix, its code and its parameter counts say 6
+}
+LAPTOP_DEPTH = 4, 8
+# The paper's language models were chosen for their number of parameters.
+_STANDARD_LANGUAGE_MODEL = {"model": {"dim": 512, "num_heads": 8}}
+
 # Back through 50 loops the gradient of one string in a batch is fifty times as long as the others' and drowns them; now
 # and then one explodes, and a single step along it can undo what was learned (LOG.md).
 _EXPLODING = {"growth_limit": 4.0, "spike_factor": 4.0}
@@ -54,7 +67,6 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "curriculum_steps": 80_000,
             },
         },
-        # Width and heads of the looped models; the standard one has 6 layers, 8 heads and a width of 512.
         "language": {
             "model": {"dim": 768, "num_heads": 12},
             "train": {
@@ -68,6 +80,7 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "weight_decay": 1e-4,
             },
         },
+        "language/standard": _STANDARD_LANGUAGE_MODEL,
     },
     "fast": {
         _ALL: {
@@ -124,6 +137,7 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
             "model": {"dim": 768, "num_heads": 12},
             "train": {"num_steps": 1500, "batch_size": 48, "beta2": 0.95},
         },
+        "language/standard": _STANDARD_LANGUAGE_MODEL,
     },
     "laptop": {
         _ALL: {
@@ -164,7 +178,9 @@ def recipe(name: str, task: str, block: str = "looped") -> RunConfig:
     if name not in RECIPES:
         raise unknown("recipe", name, RECIPES)
     parts = [RECIPES[name].get(which, {}) for which in (_ALL, task, f"{task}/{block}")]
-    of_block: dict[str, Any] = {"block": block}
+    num_layers, num_loops = LAPTOP_DEPTH if name == "laptop" else DEPTHS[task]
+    depth = {"num_layers": num_layers} if block == "standard" else {"num_loops": num_loops}
+    of_block: dict[str, Any] = {"block": block, **depth}
     config = RunConfig(task_class(task)(), ModelConfig(**of_block))
     for part in parts:
         config = replace(

@@ -29,8 +29,6 @@ TABLE_3 = {"Train": (15.9, 17.1, 15.9), "Test": (20.5, 20.6, 19.6)}
 # Perturbed text: cross-entropy on the training text and continuity coefficient, without and with timestep.
 PERTURBED = {"memorisation": (4.32, 4.18), "continuity": (130.6, 21.5)}
 
-# The paper's language models were chosen for their number of parameters (appendix).
-STANDARD_LANGUAGE_MODEL: dict[str, Any] = {"dim": 512, "num_heads": 8}
 # Windows of text in a test; None: all there are.
 TEXT_TEST_SIZES: dict[Scale, int | None] = {"smoke": 4, "laptop": 100, "gpu": None, "paper": None}
 
@@ -161,18 +159,17 @@ def _row_cell(row: str, column: str, config: RunConfig, scale: Scale, paper: flo
 
 def _papers_column(problem: str, model: ModelConfig, place: int = 0) -> str:
     """`L=12` or `r=5` where the paper's number is of a model with other layers or loops than this one."""
-    known = PROBLEMS[problem]
     if model.block == "standard":
-        return "" if model.num_layers == known.layers else f"L={known.layers}"
-    return "" if model.num_loops == known.loops[place] else f"r={known.loops[place]}"
+        layers = layers_of(problem, "paper")
+        return "" if model.num_layers == layers else f"L={layers}"
+    num_loops = PROBLEMS[problem].loops[place]
+    return "" if model.num_loops == num_loops else f"r={num_loops}"
 
 
 def three_columns(problem: str, scale: Scale) -> dict[str, RunConfig]:
     """The columns of Tables 2 and 3, all trained for as many steps."""
     layers, (num_loops,) = layers_of(problem, scale), loops_of(problem, scale)
-    full_size_text = problem == "text" and scale in ("gpu", "paper")
-    standard = STANDARD_LANGUAGE_MODEL if full_size_text else {}
-    columns = {f"TF L={layers}": start(problem, scale, "standard", num_layers=layers, **standard)}
+    columns = {f"TF L={layers}": start(problem, scale, "standard", num_layers=layers)}
     for name, block in BLOCKS.items():
         columns[f"{name} r={num_loops}"] = start(problem, scale, block, num_loops=num_loops)
     return fitting_alike(columns, scale)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from looped.config import RunConfig
 from looped.experiments.spec import Measures, Scale
-from looped.recipes import recipe
+from looped.recipes import DEPTHS, recipe
 from looped.tasks.synthetic_text import NAME as STORIES
 
 Key = TypeVar("Key")
@@ -26,8 +26,6 @@ class Problem:
     """knobs of the task in the paper, and of its small versions where the recipe does not say"""
     small: dict[str, Any]
     smallest: dict[str, Any]
-    layers: int
-    """of the paper's standard Transformer"""
     loops: tuple[int, ...]
     """that the paper trains with"""
     sizes: tuple[int, ...] = ()
@@ -39,19 +37,16 @@ BLOCKS = {"looped": "looped", "timestep": "modulated"}
 
 _STRING_LOOPS, _PUZZLE_LOOPS = (5, 10, 50, 100), (4, 8, 16, 32)
 PROBLEMS: dict[str, Problem] = {
-    "Sudoku": Problem("sudoku", {"pool": 400_000}, {}, {}, 6, _PUZZLE_LOOPS),
-    "Countdown": Problem("countdown", {}, {}, {}, 6, _PUZZLE_LOOPS),
-    "LCS60": Problem("lcs", {"length": 60}, {"length": 8}, {"length": 4}, 12, _STRING_LOOPS),
-    "LCS100": Problem(
-        "lcs", {"length": 100}, {"length": 12}, {"length": 5}, 12, _STRING_LOOPS, (15, 25, 40, 60, 80, 100)
-    ),
-    "ED40": Problem("edit-distance", {"length": 40}, {"length": 6}, {"length": 4}, 12, _STRING_LOOPS),
+    "Sudoku": Problem("sudoku", {"pool": 400_000}, {}, {}, _PUZZLE_LOOPS),
+    "Countdown": Problem("countdown", {}, {}, {}, _PUZZLE_LOOPS),
+    "LCS60": Problem("lcs", {"length": 60}, {"length": 8}, {"length": 4}, _STRING_LOOPS),
+    "LCS100": Problem("lcs", {"length": 100}, {"length": 12}, {"length": 5}, _STRING_LOOPS, (15, 25, 40, 60, 80, 100)),
+    "ED40": Problem("edit-distance", {"length": 40}, {"length": 6}, {"length": 4}, _STRING_LOOPS),
     "ED60": Problem(
-        "edit-distance", {"length": 60}, {"length": 8}, {"length": 5}, 12, _STRING_LOOPS, (10, 18, 28, 38, 48, 60)
+        "edit-distance", {"length": 60}, {"length": 8}, {"length": 5}, _STRING_LOOPS, (10, 18, 28, 38, 48, 60)
     ),
-    "trees": Problem("decision-tree", {}, {}, {"points": 5, "dims": 2, "depth": 1}, 12, (12,)),
-    # The paper's table says 12 layers; its appendix, its code and its parameter counts say 6.
-    "text": Problem("language", {}, {}, {"seq_len": 8}, 6, (24,)),
+    "trees": Problem("decision-tree", {}, {}, {"points": 5, "dims": 2, "depth": 1}, (12,)),
+    "text": Problem("language", {}, {}, {"seq_len": 8}, (24,)),
 }
 
 
@@ -156,7 +151,7 @@ def measures(scale: Scale, **more: Any) -> Measures:
 
 
 def layers_of(problem: str, scale: Scale) -> int:
-    return SIZES[scale].layers or PROBLEMS[problem].layers
+    return SIZES[scale].layers or DEPTHS[PROBLEMS[problem].task][0]
 
 
 def loops_of(problem: str, scale: Scale) -> tuple[int, ...]:

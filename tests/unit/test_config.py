@@ -70,6 +70,28 @@ def test_the_paper_recipe_is_the_paper():
     assert (model.dim, model.num_heads, model.injection) == (256, 4, "add")
 
 
+@pytest.mark.parametrize(
+    ("task", "layers", "loops"),
+    [
+        ("edit-distance", 12, 50),
+        ("lcs", 12, 50),
+        ("sudoku", 6, 32),
+        ("countdown", 6, 32),
+        ("decision-tree", 12, 12),
+        ("language", 6, 24),
+    ],
+)
+def test_recipes_are_as_deep_as_the_paper(task, layers, loops):
+    for name in ("paper", "fast"):
+        standard, looped = (recipe(name, task, block).model for block in ("standard", "looped"))
+        assert (standard.num_layers, standard.num_loops) == (layers, 1)
+        assert (looped.num_layers, looped.num_loops) == (1, loops)
+
+
+def test_no_recipe_gives_a_looped_model_a_single_loop():
+    assert all(recipe(name, task, "modulated").model.num_loops > 1 for name in RECIPES for task in TASKS)
+
+
 def test_volatile_fields_are_no_part_of_the_identity():
     config = RunConfig(TASK)
     volatile = [each for each in fields(TrainConfig) if each.metadata.get("volatile")]
