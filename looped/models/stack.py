@@ -179,9 +179,11 @@ class LoopStack(nn.Module):
                     states.append(state)
             return states
 
-        with torch.no_grad():
-            for t in range(first_with_grad):
+        for t in range(first_with_grad):
+            with torch.no_grad():
                 state = self.loop(state, embeddings, prepared, t)
+            if t in read:
+                yield t, state
         for start in range(first_with_grad, num_loops, self.remat):
             loops = range(start, min(start + self.remat, num_loops))
             states = checkpoint(piece, state, embeddings, loops, use_reentrant=False, preserve_rng_state=False)

@@ -9,7 +9,8 @@ On a GPU the whole step is also captured as one CUDA graph per loop count and sh
 
 import sys
 import warnings
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 
@@ -41,10 +42,15 @@ def set_engine(model: LoopModel, wanted: Literal["auto", "eager", "compiled", "f
         wanted = "compiled" if device.type == "cuda" else "eager"
         print(f"looped: not the fused kernels but the {wanted} engine: {reason}", file=sys.stderr)
     if wanted == "compiled":
-        # One compilation per shape: a curriculum has up to sixteen, with and without gradients.
-        torch._dynamo.config.recompile_limit = 64
         # Inductor tells of float32 products that could be TF32; we want the precision that was asked for.
         warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-        model.stack.add_attention = torch.compile(kernels.add_attention, dynamic=False)
-        model.stack.add_feed_forward = torch.compile(kernels.add_feed_forward, dynamic=False)
+        model.stack.add_attention = compiled(kernels.add_attention)
+        model.stack.add_feed_forward = compiled(kernels.add_feed_forward)
     return wanted
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, compiled for every shape that it is called with: a curriculum has up to sixteen, with and without
+    gradients."""
+    torch._dynamo.config.recompile_limit = 64
+    return torch.compile(function, dynamic=False)

@@ -4,7 +4,7 @@ from collections import Counter
 
 from looped.config import RunConfig
 from looped.models.counts import embed_flops, loop_flops, read_flops
-from looped.training.schedules import loops_at, size_at, stages
+from looped.training.schedules import backprop_loops, loops_at, size_at, stages, supervised_loops
 
 ESTIMATED_FROM = 1000  # steps
 
@@ -35,8 +35,6 @@ def example_flops(config: RunConfig, num_loops: int, size: int) -> int:
     """
     train, spec = config.train, config.task.spec
     seq_len = config.task.seq_len_at(size)
-    with_gradient = num_loops if train.backprop_loops is None else min(train.backprop_loops, num_loops)
-    supervised = 1 if train.supervision == "last" else min(train.supervised_loops or num_loops, num_loops)
-    loops = (num_loops + 2 * with_gradient) * loop_flops(config.model, spec, seq_len)
-    reads = 3 * supervised * read_flops(config.model, spec, seq_len)
+    loops = (num_loops + 2 * backprop_loops(train, num_loops)) * loop_flops(config.model, spec, seq_len)
+    reads = 3 * supervised_loops(train, num_loops) * read_flops(config.model, spec, seq_len)
     return 2 * embed_flops(config.model, spec, seq_len) + loops + reads

@@ -48,11 +48,14 @@ class Log:
 def records(path: Path) -> list[tuple[str, int]]:
     """The lines of a log with their steps; what a crash cut off or a person scribbled is no record."""
     found = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for raw in path.read_bytes().splitlines() if path.exists() else []:
         try:
-            found.append((line, int(json.loads(line)["step"])))
+            line = raw.decode()  # line by line: one that is no text spoils no other
+            step = json.loads(line)["step"]
         except (ValueError, KeyError, TypeError):
             continue
+        if type(step) is int:
+            found.append((line, step))
     return found
 
 

@@ -11,6 +11,7 @@ from looped.config import TrainConfig
 from looped.kernels import linear_cross_entropy
 from looped.models import LoopModel
 from looped.tasks import Batch
+from looped.training.schedules import backprop_loops, supervised_loops
 
 LARGE_VOCABULARY = 4096
 """from here on the scores of all tokens are not stored"""
@@ -69,8 +70,8 @@ def objective(
     read: Callable[[LoopModel, Tensor, TensorBatch], tuple[Tensor, Tensor]] = loss_and_answers,
 ) -> Outcome:
     """Run the loops and weigh the answers of those that are supervised; `read` may be a compiled `loss_and_answers`."""
-    supervised = 1 if config.supervision == "last" else min(config.supervised_loops or num_loops, num_loops)
-    backprop = None if config.backprop_loops is None else min(config.backprop_loops, num_loops)
+    supervised = supervised_loops(config, num_loops)
+    backprop = backprop_loops(config, num_loops)
     total = answers = None
     for _, state in model.states_at(batch.inputs, num_loops, range(num_loops - supervised, num_loops), backprop):
         loss, answers = read(model, state, batch)

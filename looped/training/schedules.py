@@ -34,15 +34,33 @@ def loops_at(step: int, config: RunConfig) -> int:
     return _choice_at(step, config, train.loop_schedule, train.loop_choices, config.model.num_loops, _LOOPS)
 
 
+def supervised_loops(config: TrainConfig, num_loops: int) -> int:
+    """How many of the last loops the loss is taken of."""
+    return 1 if config.supervision == "last" else min(config.supervised_loops or num_loops, num_loops)
+
+
+def backprop_loops(config: TrainConfig, num_loops: int) -> int:
+    """How many of the last loops get a gradient."""
+    return num_loops if config.backprop_loops is None else min(config.backprop_loops, num_loops)
+
+
 def size_at(step: int, config: RunConfig) -> int:
     train = config.train
-    share = _choice_at(step, config, train.size_schedule, train.size_choices, 1.0, _SIZES)
-    return max(1, round(share * config.task.size))
+    return _size(_choice_at(step, config, train.size_schedule, train.size_choices, 1.0, _SIZES), config)
+
+
+def sizes(config: RunConfig) -> list[int]:
+    """All sizes of the examples that a run is trained on, from small to large."""
+    return sorted({_size(share, config) for share in config.train.size_choices or (1.0,)})
 
 
 def trained_size(config: RunConfig) -> int:
     """The largest examples that a run is trained on: where a task has room for larger ones, they are for testing."""
-    return max(1, round(max(config.train.size_choices, default=1.0) * config.task.size))
+    return sizes(config)[-1]
+
+
+def _size(share: float, config: RunConfig) -> int:
+    return max(1, round(share * config.task.size))
 
 
 def _choice_at(

@@ -7,7 +7,7 @@ from looped.config import TrainConfig
 from looped.errors import require
 from looped.kernels.graphs import Replayed
 from looped.models import LoopModel
-from looped.training.engine import set_engine
+from looped.training.engine import compiled, set_engine
 from looped.training.memory import memory_for
 from looped.training.objective import LARGE_VOCABULARY, TensorBatch, loss_and_answers, objective
 from looped.training.optim import Average, Optimizer, SpikeGuard
@@ -28,8 +28,8 @@ class Stepper:
         self._step = Replayed(self._plain) if captured else self._plain
         # Where many loops are supervised, their read-outs take as long as half of the loops, unless they are compiled.
         # One read-out is not worth the seconds that every new size of the examples would be compiled for.
-        compiled = captured and config.supervision != "last" and model.spec.output_size < LARGE_VOCABULARY
-        self._read = torch.compile(loss_and_answers, dynamic=False) if compiled else loss_and_answers
+        worth_it = captured and config.supervision != "last" and model.spec.output_size < LARGE_VOCABULARY
+        self._read = compiled(loss_and_answers) if worth_it else loss_and_answers
 
     def __call__(self, step: int, batch: TensorBatch, num_loops: int, rate: float) -> Tensor:
         """Step number `step` at this share of the peak rates; returns loss, share right, the gradient's norm and
@@ -94,7 +94,7 @@ class Stepper:
         for start in range(0, whole, size):
             piece = TensorBatch(*(tensor[start : start + size] for tensor in batch))
             outcome = objective(self.model, piece, num_loops, self.config, self._read)
-            # A piece counts by its positions, so that cutting a batch does not change its gradient.
+            # A piece counts by its positions, so cutting a batch does not change its gradient (a growth limit may).
             share = piece.mask.sum() / total_weight
             (outcome.loss * share).backward()
             seen += torch.stack((outcome.loss.detach(), outcome.right)).double() * share

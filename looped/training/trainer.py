@@ -28,7 +28,7 @@ from looped.training.folder import RunFolder
 from looped.training.log import Log, require_tracker
 from looped.training.memory import memory_for
 from looped.training.objective import TensorBatch, to_device
-from looped.training.schedules import loops_at, rate_at, trained_size, unreached
+from looped.training.schedules import loops_at, rate_at, sizes, trained_size, unreached
 from looped.training.stepper import Stepper, load_weights
 from looped.version import __version__
 
@@ -38,7 +38,7 @@ class Diverged(InputError):
 
 
 class Trainer:
-    """Turns a `RunConfig` into a folder. Its state is the model, the optimizer, the average and `step`."""
+    """Turns a `RunConfig` into a folder. Its state is the model, the `Stepper`'s and `step`."""
 
     def __init__(self, config: RunConfig, folder: str | Path, *, quiet: bool = False) -> None:
         self.config, self.quiet = config, quiet
@@ -81,6 +81,8 @@ class Trainer:
         config = self.config
         require_tracker(config.train.track)
         batch = batch_at(0, config)
+        for size in sizes(config):
+            config.task.sample(config.seed, "train", [0], size)
         held_out(config.task, "validation", config.train.eval_size)
         example = config.task.sample(EVALUATION_SEED, "validation", [0], trained_size(config))
         self.model.iterate(torch.from_numpy(example.inputs).to(self.device))
@@ -128,7 +130,7 @@ class Trainer:
                 saving = last or stopping or self.step % train.checkpoint_every == 0
                 if saving or self.step % train.log_every == 0:
                     # The only place where the host waits for the device; nothing is saved that was not looked at.
-                    loss, right, norm, passed_over = torch.stack(outcomes).mean(dim=0).tolist()
+                    loss, right, norm, passed_over = _means(torch.stack(outcomes).cpu())
                     _require_finite(self.step, loss=loss, gradient=norm)
                     answered = {"squared_error": -right} if values else {"right": right}
                     guarded = {} if train.spike_factor is None else {"passed_over": passed_over}
@@ -223,6 +225,15 @@ def train(config: RunConfig, folder: str | Path | None = None, *, quiet: bool = 
     return {"folder": str(folder), **result}
 
 
+def _means(outcomes: Tensor) -> list[float]:
+    """Of what some steps gave. A gradient beyond numbers counts only where a step was made along it."""
+    means = outcomes.mean(dim=0)
+    taken = outcomes[outcomes[:, 3] == 0]
+    if not means[2].isfinite() and len(taken):
+        means[2] = taken[:, 2].mean()
+    return means.tolist()
+
+
 def _require_finite(step: int, **numbers: float) -> None:
     """Neither the loss nor the gradient may be beyond numbers: what is saved after this is worth resuming from."""
     for name, number in numbers.items():
@@ -246,7 +257,8 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
 
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.signal(number, ask)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # else whoever started this decides
+                previous[number] = signal.signal(number, ask)
     except ValueError:
         pass  # not in the main thread: signals stay with whoever has it
     try:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ import torch
 
 from looped.config import RunConfig
 from looped.errors import InputError
+from looped.recipes import recipe
 from looped.training import checkpoint, evaluation
 from looped.training.checkpoint import Checkpoint, load_checkpoint, load_newest, save_checkpoint
 from looped.training.folder import RunFolder
-from looped.training.log import Log
+from looped.training.log import Log, records
 from looped.training.trainer import Trainer, run_weights, train
 from tests.training.conftest import tiny
 
@@ -159,6 +161,27 @@ def test_a_finished_run_whose_last_checkpoint_is_damaged_trains_its_end_again(tm
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
+def test_a_signal_that_is_ignored_stays_so(tmp_path, monkeypatch):
+    """A runner's workers ignore the terminal's Ctrl-C: that and the runner's own request would be two."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        signalled(monkeypatch, signal.SIGINT, signal.SIGTERM)
+        result = train(tiny(train={"eval_every": 2, "checkpoint_every": 100}), tmp_path / "run", quiet=True)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert result["stopped_by"] == "signal"
+    assert RunFolder(tmp_path / "run").newest_checkpoint().step == result["step"]
+
+
+def test_a_size_that_the_task_refuses_is_found_before_there_is_a_folder(tmp_path):
+    config = recipe("laptop", "countdown")
+    late = {"size_schedule": "growing", "size_choices": (1.0, 0.34), "num_steps": 2, "device": "cpu"}
+    with pytest.raises(InputError, match=r"must be in 2\.\.3, got 1"):
+        train(replace(config, train=replace(config.train, **late)), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_start_that_failed_does_not_keep_the_folder(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with folder.locked():
@@ -197,11 +220,19 @@ def test_a_gradient_beyond_numbers_is_never_saved(tmp_path):
 def test_a_scribbled_log_is_read_past(tmp_path):
     config = tiny(train={"max_minutes": 1e-9})
     train(config, tmp_path / "run", quiet=True)
-    with open(tmp_path / "run" / "log.jsonl", "a") as log:
-        log.write('scribble\n{"step": 1, "lo')
+    with open(tmp_path / "run" / "log.jsonl", "ab") as log:
+        log.write(
+            b'scribble\n{"step": Infinity}\n{"step": "1"}\n[1]\n{"step": 1, "note": "\xff"}\ngarb\xff\n{"step": 1, "lo'
+        )
     assert train(tiny(), tmp_path / "run", quiet=True)["finished"]
     steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)
+
+
+def test_a_byte_that_is_no_text_costs_its_own_line_alone(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"step": 1}\ngarb\xff\n{"step": 2, "note": "\xc3\xa4\xe2\x80\xa8"}\n\xff\xfe')
+    assert records(path) == [('{"step": 1}', 1), ('{"step": 2, "note": "\u00e4\u2028"}', 2)]
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):

@@ -14,7 +14,7 @@ from looped.training.data import batch_at
 from looped.training.objective import to_device
 from looped.training.optim import SpikeGuard
 from looped.training.stepper import Stepper
-from looped.training.trainer import Trainer
+from looped.training.trainer import Diverged, Trainer
 from tests.training.conftest import tiny
 
 CPU = torch.device("cpu")
@@ -87,3 +87,28 @@ def test_a_guarded_run_resumes_bitwise_and_tells_what_it_passed_over(tmp_path):
     assert torch.equal(whole.stepper.guard.usual, resumed.stepper.guard.usual)
     lines = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
     assert {line["passed_over"] for line in lines if "loss" in line} == {0.0, 1.0}
+
+
+@pytest.mark.parametrize(("guarded", "ends_well"), [(True, True), (False, False)])
+def test_a_gradient_beyond_numbers_ends_a_training_only_where_a_step_was_made_along_it(
+    guarded, ends_well, tmp_path, monkeypatch
+):
+    config = tiny(train={"spike_factor": 3.0 if guarded else None, "num_steps": 12, "log_every": 4})
+    trainer = Trainer(config, tmp_path / "run", quiet=True)
+    plain, calls = trainer.stepper.gradients, []
+
+    def spiked(*arguments):
+        seen = plain(*arguments)
+        calls.append(len(calls))
+        if calls[-1] == 6:
+            next(trainer.model.parameters()).grad.flatten()[0] = float("inf")
+        return seen
+
+    monkeypatch.setattr(trainer.stepper, "gradients", spiked)
+    if not ends_well:
+        with pytest.raises(Diverged, match="expected a finite"):
+            trainer.fit()
+        return
+    assert trainer.fit()["finished"]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [line["passed_over"] for line in lines if "loss" in line] == [0.0, 0.25, 0.0]
