@@ -130,6 +130,10 @@ class Task(ABC):
         """The right answer as text, found without any model; None where there is none, or no way to find it."""
         return None
 
+    def is_right(self, inputs: np.ndarray, outputs: np.ndarray, truth: str | None) -> bool:
+        """Whether outputs answer one example, whose right answer as text is `truth` (None where it is not known)."""
+        return self.answer(outputs) == truth
+
     def unlike_examples(self, inputs: np.ndarray) -> str | None:
         """In what inputs that `parse` takes differ from every example, in words; None if in nothing that is known."""
         return None
@@ -143,7 +147,7 @@ class Task(ABC):
         return self.distinct_among(split, 1000)
 
     def num_distinct(self, split: Split) -> int | None:
-        """How many examples of a split stand for themselves, before they repeat; None where they hardly ever do."""
+        """How many examples of a split stand for themselves, before they repeat; None where each is drawn afresh."""
         return None
 
     def distinct_among(self, split: Split, size: int) -> int:

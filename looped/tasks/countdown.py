@@ -59,7 +59,7 @@ class Countdown(Task):
     test_targets: Literal["held-out", "training"] = "held-out"
     """targets of the test split: those held out, or those trained on with numbers that were not"""
     max_result: int | None = None
-    """largest result of a step; examples that need a larger one are drawn again (default: no limit)"""
+    """largest result of a step; examples that need a larger one are drawn again (None: no limit)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,9 +139,12 @@ class Countdown(Task):
         return {name: replace(self, test_targets=targets) for name, targets in names.items()}
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
-        prediction = np.ascontiguousarray(prediction, dtype=np.int64)
-        valid = check_answers(batch.inputs, prediction, _count_of(batch.inputs.shape[1]))
+        valid = _check(batch.inputs, prediction)
         return {"accuracy": valid.astype(np.float64), "exact_match": masked_accuracy(prediction, batch)}
+
+    def is_right(self, inputs: np.ndarray, outputs: np.ndarray, truth: str | None) -> bool:
+        """By the rules, as `score` has it: the truth is only the first of many right answers."""
+        return bool(_check(inputs[None], outputs[None])[0])
 
     def render(self, inputs: np.ndarray) -> str:
         numbers, target = self._given(inputs)
@@ -250,6 +253,11 @@ def _plain_solutions(numbers: Sequence[int], target: int, largest: int) -> Itera
                     yield from (f"{text}, {more}" for more in _plain_solutions([*rest, result], target, largest))
                 elif result == target:
                     yield text
+
+
+def _check(inputs: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """(batch,) booleans: which outputs are solutions."""
+    return check_answers(inputs, np.ascontiguousarray(outputs, dtype=np.int64), _count_of(inputs.shape[1]))
 
 
 def _seq_len(count: int) -> int:

@@ -40,7 +40,7 @@ class Language(Task):
     evaluation: Literal["whole", "random"] = "whole"
     """validation and test read the whole split in order, or random windows as in the paper"""
     stride: int | None = None
-    """tokens from one window of the whole split to the next (default: seq_len, so that windows do not overlap)"""
+    """tokens from one window of the whole split to the next (None: seq_len, so that windows do not overlap)"""
     perturbed: float = 0.0
     """share of the text's tokens that are replaced by random ones, always the same (the paper: 0.1)"""
 

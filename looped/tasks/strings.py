@@ -6,6 +6,7 @@ An example is `first | second pad ... =`, and the answer is a class read at `=`,
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -28,6 +29,11 @@ from looped.tasks.string_pairs import EDITED, LONGER, MAX_TRIES, OWN_LETTERS, SH
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 KINDS = {"uniform": UNIFORM, "own-letters": OWN_LETTERS, "edited": EDITED}
 
+# What is usual is seen from the first test examples, as many as the shipped models are tested with. A further one falls
+# outside the range of N values with a probability of at most 2 / (N + 1), so that hardly any is called unusual.
+NUM_USUAL = 10_000
+LONGEST_USUAL = 100  # drawing so many pairs of this length takes two or three seconds
+
 
 @dataclass(frozen=True)
 class StringPairs(Task):
@@ -36,7 +42,7 @@ class StringPairs(Task):
     length: int = 40
     """length of the first string, n"""
     min_length: int | None = None
-    """shortest first string, drawn uniformly up to `length` (default: always `length`)"""
+    """shortest first string, drawn uniformly up to `length` (None: always `length`)"""
     alphabet: int = 26
     """number of letters there are"""
     edits: Literal["length", "uniform"] = "length"
@@ -140,11 +146,20 @@ class StringPairs(Task):
         return str(self.reference(*self._pair(inputs)))
 
     def unlike_examples(self, inputs: np.ndarray) -> str | None:
+        """By the lengths and, up to LONGEST_USUAL, by the number of letters and by the true answer, each alone."""
+        first, second = self._pair(inputs)
         try:
-            self._check_lengths(*self._pair(inputs), self._shortest(self.length))
+            self._check_lengths(first, second, self._shortest(self.length))
         except InputError as error:
             return str(error)
-        return None
+        if self.length > LONGEST_USUAL:
+            return None
+        usual = _usual(self)
+        unusual = [
+            _outside("number of different letters", len(set(first + second)), usual["letters"]),
+            _outside("answer", self.reference(first, second), usual["answer"]),
+        ]
+        return " and ".join(filter(None, unusual)) or None
 
     def verify(self, example: dict[str, Any]) -> None:
         first, second, answer = typed_fields(example, first=str, second=str, answer=int)
@@ -178,10 +193,9 @@ class StringPairs(Task):
         if self.kind == EDITED:
             spans[1] = max(1, len(first) - SHORTER), len(first) + LONGER
         for name, string, (low, high) in zip(("first", "second"), (first, second), spans, strict=True):
-            span = str(low) if low == high else f"{low} to {high}"
             require(
                 low <= len(string) <= high,
-                f"expected a {name} string of {span} letters, got {len(string)} in '{first}|{second}'",
+                f"expected a {name} string of {_span(low, high)} letters, got {len(string)} in '{first}|{second}'",
             )
 
     def _shortest(self, size: int) -> int:
@@ -198,6 +212,24 @@ class StringPairs(Task):
         mask = np.zeros(inputs.shape, dtype=np.bool_)
         mask[:, -1] = True
         return Batch(inputs, targets, mask)
+
+
+@lru_cache(maxsize=8)
+def _usual(task: StringPairs) -> dict[str, Any]:
+    """The statistics of the first test examples, drawn when a question is first asked."""
+    return task.statistics(task.examples(0, "test", range(NUM_USUAL)))
+
+
+def _outside(what: str, value: int, usual: dict[str, int]) -> str | None:
+    low, high = usual["min"], usual["max"]
+    if low <= value <= high:
+        return None
+    side = "below" if value < low else "above"
+    return f"its {what}, {value}, is {side} those of the test examples ({_span(low, high)})"
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
 
 
 @dataclass(frozen=True)
@@ -270,9 +302,9 @@ class LongestCommonSubsequence(StringPairs):
     pairs: Literal["uniform", "own-letters", "edited"] = "uniform"
     """both strings uniform over the alphabet (the paper), each over its own letters, or as for edit distance"""
     min_letters: int | None = None
-    """fewest different letters that a string is drawn from (default: all if uniform, 8 of its own, 3 if edited)"""
+    """fewest different letters that a string is drawn from (None: all if uniform, 8 of its own, 3 if edited)"""
     max_letters: int | None = None
-    """most different letters that a string is drawn from (default: all if uniform, 8 of its own, 10 if edited)"""
+    """most different letters that a string is drawn from (None: all if uniform, 8 of its own, 10 if edited)"""
 
     @property
     def kind(self) -> int:

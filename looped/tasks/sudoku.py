@@ -55,17 +55,17 @@ class Sudoku(Task):
     side: Literal[4, 9] = 9
     """side of the board"""
     clues: int | None = None
-    """number of clues (default: minimal puzzles, in which no clue can be left out)"""
+    """number of clues (None: minimal puzzles, in which no clue can be left out)"""
     difficulty: Difficulty = "any"
     """by the guesses that our solver makes in the base puzzle: easy none (singles do), medium 1 to 3, hard 4 or more"""
     pool: int | None = None
-    """9x9 base puzzles of each split, made when first needed and kept (default: 100000; 0: every puzzle is new)"""
+    """9x9 base puzzles of each split, made when first needed and kept (None: 100000; 0: every puzzle is new)"""
     augment: bool = True
     """show a base puzzle as a random one of its symmetric images"""
     file: str | None = None
-    """take base puzzles from this file, a path or one under LOOPED_DATA (default: our own)"""
+    """take base puzzles from this file, a path or one under LOOPED_DATA (None: our own)"""
     source: str | None = None
-    """take only the file's rows with this in column `source` (default: all)"""
+    """take only the file's rows with this in column `source` (None: all)"""
     file_role: Literal["split", "test"] = "split"
     """a file's rows are split like our own puzzles, or all are for testing"""
     counts: Literal["open", "all"] = "open"
@@ -126,7 +126,10 @@ class Sudoku(Task):
                 yield min(ready * SHARD, self._pool_size), self._pool_size
 
     def num_distinct(self, split: Split) -> int | None:
-        """Base puzzles of the wanted kind: a model that fails at one will likely fail at its images, too."""
+        """Base puzzles of the wanted kind: a model that fails at one will likely fail at its images, too.
+
+        4x4 puzzles are drawn afresh, and so not counted, though there are few: docs/tasks.md says how few.
+        """
         if self.file is not None:
             return len(_file_rows(self, split))
         if self._takes_all:

@@ -67,7 +67,8 @@ def solve_boards(puzzles, limit, geometry, work):
     """Of each puzzle: the first solution found, the number of solutions up to `limit`, and the number of guesses.
 
     With limit 2 the guesses of a puzzle with one solution measure its difficulty: the whole search has to be
-    exhausted, so their number does not depend on their order. Singles alone solve a puzzle with none.
+    exhausted, so their number hardly depends on their order (which goes on from puzzle to puzzle). Singles alone solve
+    a puzzle with none.
     """
     solutions = np.zeros_like(puzzles)
     found = np.zeros(len(puzzles), dtype=np.int64)

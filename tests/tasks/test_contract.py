@@ -245,6 +245,10 @@ def test_right_answers_score_full_and_wrong_ones_do_not(task):
         assert values.shape == (10,)
     wrong = batch.targets + 1 if task.spec.kind == "vectors" else (batch.targets + 1) % task.spec.output_size
     assert full not in judged(task, wrong, batch)[0]
+    for inputs, target, other in zip(batch.inputs, batch.targets, wrong, strict=True):
+        truth = task.answer(target)
+        assert task.is_right(inputs, target, truth)
+        assert not task.is_right(inputs, other, truth)
 
 
 def test_the_best_constant_is_a_number_to_beat(task):

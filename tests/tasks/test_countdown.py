@@ -100,6 +100,7 @@ def test_another_true_solution_counts_but_is_no_exact_match():
     other = batch_of(PAPER_INPUT, "62 - 58 = 4, 48 / 4 = 12, 12 + 84 = 96").targets
     assert task.score(other, batch) == {"accuracy": [1.0], "exact_match": [0.0]}
     assert task.score(batch.targets, batch) == {"accuracy": [1.0], "exact_match": [1.0]}
+    assert task.is_right(batch.inputs[0], other[0], PAPER_SOLUTION)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,7 @@ def test_wrong_answers_are_found_out(wrong):
     task = Countdown()
     batch = batch_of(PAPER_INPUT, PAPER_SOLUTION)
     assert task.score(batch_of(PAPER_INPUT, wrong).targets, batch) == {"accuracy": [0.0], "exact_match": [0.0]}
+    assert not task.is_right(batch.inputs[0], batch_of(PAPER_INPUT, wrong).targets[0], PAPER_SOLUTION)
     assert solution_fault([58, 84, 48, 62], 96, wrong)
     with pytest.raises(InputError):
         task.verify({"numbers": [58, 84, 48, 62], "target": 96, "solution": wrong})

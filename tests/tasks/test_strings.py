@@ -207,6 +207,55 @@ def test_strings_shorter_than_in_training_can_be_asked_about(task):
     assert task.unlike_examples(task.sample(0, "test", [0]).inputs[0]) is None
 
 
+def test_a_pair_unlike_the_test_examples_is_told_in_words():
+    """The ranges are counted here a second way, and answered by rapidfuzz."""
+    edits, common = EditDistance(), LongestCommonSubsequence()
+    weights = edits.insert_cost, edits.delete_cost, edits.replace_cost
+    pairs, _ = sampled(edits, 10_000, split="test")
+    distances = [Levenshtein.distance(*pair, weights=weights) for pair in pairs]
+    far = f"is below those of the test examples ({min(distances)} to {max(distances)})"
+    letters = [len(set(first + second)) for first, second in pairs]
+    few = f"of the test examples ({min(letters)} to {max(letters)})"
+    ten, every = "abcdefghij" * 4, "abcdefghijklmnopqrstuvwxyz" * 3
+    for text, said in (
+        (f"{ten}|{ten}", f"its answer, 0, {far}"),
+        (
+            f"{'a' * 40}|{'a' * 40}",
+            f"its number of different letters, 1, is below those {few} and its answer, 0, {far}",
+        ),
+        (f"{every[:40]}|{every[20:60]}", f"its number of different letters, 26, is above those {few}"),
+    ):
+        assert edits.unlike_examples(edits.parse(text)) == said
+
+    pairs, _ = sampled(common, 10_000, split="test")
+    longest = [LCSseq.similarity(*pair) for pair in pairs]
+    said = common.unlike_examples(common.parse(f"{'ab' * 30}|{'ba' * 30}"))
+    assert "its number of different letters, 2, is below" in said
+    assert f"its answer, 59, is above those of the test examples ({min(longest)} to {max(longest)})" in said
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        EditDistance(),
+        EditDistance(length=6, alphabet=3, max_letters=3),
+        LongestCommonSubsequence(),
+        LongestCommonSubsequence(length=8, pairs="own-letters"),
+    ],
+)
+def test_hardly_any_test_example_is_called_unusual(task):
+    """Of letters and answer together, one in 2500 is expected at most; more than one in 1000 is not allowed."""
+    questions = task.sample(1, "test", range(3000)).inputs
+    assert sum(task.unlike_examples(question) is not None for question in questions) <= 3
+
+
+def test_a_question_of_long_strings_is_not_kept_waiting(monkeypatch):
+    task = EditDistance(length=101)
+    monkeypatch.setattr(EditDistance, "sample", None)
+    assert task.unlike_examples(task.parse(f"{'a' * 101}|{'a' * 101}")) is None
+    assert "got 4" in task.unlike_examples(task.parse("abca|bcca"))
+
+
 @pytest.mark.parametrize(
     "knobs",
     [{"length": 0}, {"min_length": 50}, {"alphabet": 27}, {"alphabet": 5}, {"min_letters": 0}, {"insert_cost": 0}],

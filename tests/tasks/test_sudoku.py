@@ -236,6 +236,20 @@ def test_there_are_36_minimal_4x4_puzzles_and_no_split_shares_one():
     assert all(classes.values())
 
 
+def test_the_4x4_test_split_is_as_small_as_the_documentation_says():
+    text = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
+    boards = Sudoku(side=4).sample(0, "test", range(2000)).inputs
+    few, more = (len(np.unique(boards[:count], axis=0)) for count in (1000, 2000))
+    names = (np.array([0, *order]) for order in permutations(range(1, 5)))
+    images = {tuple(board) for name in names for board in name[boards[0][IMAGES_4]].tolist()}
+    assert {tuple(board) for board in boards.tolist()} <= images
+    said = (
+        f"the whole test split is the {len(images)} images of one puzzle: "
+        f"1000 test examples are {few} different boards, 2000 are {more},"
+    )
+    assert said in " ".join(text.split())
+
+
 def test_an_image_is_a_puzzle_with_one_solution():
     task = Sudoku()
     base, images = Sudoku(augment=False).sample(0, "train", range(200)), task.sample(0, "train", range(200))
