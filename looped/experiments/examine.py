@@ -157,8 +157,8 @@ def _measurements(config: RunConfig, folder: Path, measures: Measures) -> dict[s
     """Everything that is to be measured, by its place in the record; nothing is loaded before it is needed."""
     from looped.inference import load_run
     from looped.models import LoopModel, build_model
-    from looped.training import evaluate
     from looped.training.engine import choose_device
+    from looped.training.evaluation import evaluate, evaluate_trained
 
     model = load_run(folder, choose_device(config.train.device)).model
     task, size, loops = config.task, measures.size, loops_to_read(config.model)
@@ -167,11 +167,7 @@ def _measurements(config: RunConfig, folder: Path, measures: Measures) -> dict[s
         return evaluate(model, on, "test", size, loops, example_size=example_size)
 
     def trained() -> Evaluation:
-        seen = config.train.num_examples or config.train.num_steps * config.train.batch_size
-        count = min(size or task.held_out_size("train"), seen)
-        # Of a stream the last examples: those at its beginning may have been of another size.
-        first = 0 if config.train.num_examples else seen - count
-        return evaluate(model, task, "train", count, example_size=trained_size(config), seed=config.seed, first=first)
+        return evaluate_trained(model, config, config.train.num_steps, size)
 
     def with_times(beyond: Any) -> LoopModel:
         other = build_model(replace(config.model, beyond=beyond), task.spec).to(next(model.parameters()).device)

@@ -4,14 +4,16 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 import torch
 
 from looped.config import RunConfig
+from looped.errors import require
 from looped.tasks import Batch
 from looped.training.memory import memory_for
-from looped.training.schedules import size_at
+from looped.training.schedules import size_at, stages
 
 AHEAD = 4  # batches per worker that may wait
 
@@ -25,6 +27,23 @@ def indices_at(step: int, batch_size: int, num_examples: int | None, seed: int) 
     return np.concatenate(
         [_permutation(seed, int(epoch), num_examples)[within[epochs == epoch]] for epoch in np.unique(epochs)]
     )
+
+
+def trained_on(num_steps: int, config: RunConfig, count: int) -> tuple[np.ndarray, int]:
+    """Numbers of up to `count` examples that the first steps of a run have seen, and their size, the largest so far.
+
+    They are the last ones, since what was seen early may be forgotten; of a fixed set that was seen through, the first
+    ones of the set, whatever its order.
+    """
+    require(num_steps >= 1, "expected a run with a step behind it: this one was trained on nothing yet")
+    size = max(size_at(stage[0], config) for stage in stages(config, num_steps))
+    batch_size, num_examples = config.train.batch_size, config.train.num_examples
+    if num_examples is not None and num_steps * batch_size >= num_examples:
+        return np.arange(min(count, num_examples)), size
+    # An example of another size is another example.
+    steps = (step for step in reversed(range(num_steps)) if size_at(step, config) == size)
+    last = list(islice(steps, -(-count // batch_size)))[::-1]
+    return np.concatenate([indices_at(step, batch_size, num_examples, config.seed) for step in last])[-count:], size
 
 
 @lru_cache(maxsize=2)

@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from looped.config import RunConfig
 from looped.errors import require
 from looped.models import LoopModel
 from looped.tasks import Batch, Split, Task
+from looped.training.data import trained_on
 from looped.training.objective import position_losses
 
 # Every run is measured on the same held-out examples, whatever seed it was trained from.
@@ -34,26 +36,48 @@ def evaluate(
     loops: Sequence[int] | None = None,
     *,
     example_size: int | None = None,
-    seed: int = EVALUATION_SEED,
-    first: int = 0,
     stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Metrics of `size` examples of a split (default: the task's own number) at each loop count, as JSON.
 
-    Examples are of the task's own size, or of a smaller `example_size`. Those a run was trained on have its `seed`,
-    and are taken from number `first` on. `Stopped` is raised before a batch at which `stopped()` is true.
+    Examples are of the task's own size, or of a smaller `example_size`. `Stopped` is raised before a batch at which
+    `stopped()` is true.
     """
-    size = held_out(task, split, size)
+    indices = np.arange(held_out(task, split, size))
+    return _evaluate(model, task, split, loops, EVALUATION_SEED, indices, example_size, stopped)
+
+
+def evaluate_trained(
+    model: LoopModel,
+    config: RunConfig,
+    num_steps: int,
+    size: int | None = None,
+    loops: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """The same of examples that the model was trained on in its first steps: fewer, where it has seen fewer."""
+    indices, example_size = trained_on(num_steps, config, held_out(config.task, "train", size))
+    return _evaluate(model, config.task, "train", loops, config.seed, indices, example_size)
+
+
+def _evaluate(
+    model: LoopModel,
+    task: Task,
+    split: Split,
+    loops: Sequence[int] | None,
+    seed: int,
+    indices: np.ndarray,
+    example_size: int | None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
     loops = sorted(set(loops or [model.config.num_loops]))
     require(loops[0] >= 1, f"loops must be at least 1, got {loops[0]}")
     found: dict[int, dict[str, list[np.ndarray]]] = {loop: {} for loop in loops}
     parts: list[Batch] = []
     step = _batch_size(task)
-    for start in range(0, size, step):
+    for start in range(0, len(indices), step):
         if stopped():
             raise Stopped
-        indices = range(first + start, first + min(start + step, size))
-        batch = task.sample(seed, split, indices, example_size)
+        batch = task.sample(seed, split, indices[start : start + step], example_size)
         parts.append(batch)
         for loop, scores in _read_outs(model, batch.inputs, loops):
             for name, values in _measure(scores, task, batch).items():
@@ -67,7 +91,7 @@ def evaluate(
     return {
         "task": task.name,
         "split": split,
-        "size": size,
+        "size": len(indices),
         "metric": task.metric,
         "baseline": task.baseline(whole),
         "trained_loops": model.config.num_loops,

@@ -212,7 +212,7 @@ def test_loop_counts_that_are_not_finite_are_left_out_with_a_note(tmp_path, monk
 
     usual = trained_size(CONFIG)
     sizes = {0.5: round(0.5 * usual)}
-    monkeypatch.setattr("looped.training.evaluate", overflowing)
+    monkeypatch.setattr("looped.training.evaluation.evaluate", overflowing)
     assert finish_run(CONFIG, tmp_path, measures).state == "finished"
     record = read_record(tmp_path / CONFIG.folder_name / RECORD_NAME)
     assert [row["loops"] for row in record.test["rows"]] == [1, 2, 3, 4, 5, 6]
@@ -229,7 +229,7 @@ def test_a_test_that_is_not_finite_at_the_trained_loops_is_a_failed_try(tmp_path
         found = evaluate(*arguments, **named)
         return {**found, "rows": [{**row, "loss": math.nan} for row in found["rows"]]}
 
-    monkeypatch.setattr("looped.training.evaluate", overflowing)
+    monkeypatch.setattr("looped.training.evaluation.evaluate", overflowing)
     with pytest.raises(InputError, match="finite numbers in the test at 4 loops"):
         finish_run(CONFIG, tmp_path, MADE.measures)
     (record,) = load_records(None, tmp_path).values()

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looped.config import ModelConfig, RunConfig, TrainConfig
+from looped.errors import InputError
 from looped.recipes import RECIPES, recipe
 from looped.tasks import TASKS, EditDistance
 from looped.tasks.decision_tree import DecisionTree
-from looped.training.data import batch_at, batches, indices_at
+from looped.training.data import batch_at, batches, indices_at, trained_on
 from looped.training.schedules import loops_at, rate_at, size_at, unreached
 
 TASK = EditDistance(length=8)
@@ -118,6 +120,37 @@ def test_epochs_and_seeds_have_orders_of_their_own():
 def test_the_stream_never_repeats():
     seen = np.concatenate([indices_at(step, 7, None, 0) for step in range(5)])
     assert list(seen) == list(range(35))
+
+
+@given(
+    num_examples=st.none() | st.integers(1, 400),
+    num_steps=st.integers(1, 80),
+    batch_size=st.integers(1, 9),
+    seed=st.integers(0, 9),
+    count=st.integers(1, 200),
+    schedule=st.sampled_from(["fixed", "growing", "random"]),
+)
+def test_what_a_run_was_trained_on_was_in_its_batches(num_examples, num_steps, batch_size, seed, count, schedule):
+    choices = () if schedule == "fixed" else (0.5, 1.0)
+    train = {"num_examples": num_examples, "batch_size": batch_size, "size_schedule": schedule, "size_choices": choices}
+    config = replace(run_config(**train), seed=seed)
+    seen = [
+        (size_at(step, config), index)
+        for step in range(num_steps)
+        for index in indices_at(step, batch_size, num_examples, seed).tolist()
+    ]
+    largest = max(seen)[0]
+    indices, size = trained_on(num_steps, config, count)
+    assert size == largest
+    if num_examples is not None and len(seen) >= num_examples:
+        assert indices.tolist() == list(range(min(count, num_examples)))
+    else:
+        assert indices.tolist() == [index for size, index in seen if size == largest][-count:]
+
+
+def test_before_its_first_step_a_run_was_trained_on_nothing():
+    with pytest.raises(InputError, match="expected a run with a step behind it"):
+        trained_on(0, run_config(), 10)
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
