@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ class Command:
     """What every verb takes."""
 
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
-    """which ones (default: all; looped paper list names them)"""
+    """which ones (none given: all; looped paper list names them)"""
     cells: tuple[str, ...] = ()
     """only the cells that fit these patterns of ROW:COLUMN, such as 'ED40:*' or '*:timestep*'"""
     json: bool = False
@@ -66,7 +66,7 @@ class RunCommand(StatusCommand):
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
     """which ones, at least one (looped paper list names them)"""
     workers: int | None = None
-    """runs at a time (default: one per GPU, or one per core)"""
+    """runs at a time (None: one per GPU, or one per core)"""
     again: bool = False
     """train here also what only the collected records know of"""
     minutes: float | None = None
@@ -78,7 +78,7 @@ class CollectCommand(FoldersCommand):
     """Copy the records of finished runs into the folder of results."""
 
     scale: str | None = None
-    """smoke, laptop, gpu or paper (default: laptop where experiments or cells are named, or else every one)"""
+    """smoke, laptop, gpu or paper (None: laptop where experiments or cells are named, or else every one)"""
     replace: bool = False
     """put new records in the place of different ones of the same run"""
 
@@ -88,7 +88,7 @@ class ReportCommand(FoldersCommand):
     """Write the page of what was measured, beside the paper's numbers."""
 
     scale: str | None = None
-    """smoke, laptop, gpu or paper (default: every one that has results)"""
+    """smoke, laptop, gpu or paper (None: every one that has results, but smoke only where no other has any)"""
     out: Path = Path("report")
     """folder of the report"""
     readme: Path | None = None
@@ -220,7 +220,13 @@ def _report(command: ReportCommand) -> None:
     found = any(record.finished for record in records.values())
     require(found, f"nothing to report: no record of a finished run in {command.results} or under {command.root}")
     known = [] if command.scale else [_chosen(command, scale) for scale in _REPORTED]
-    chosen = _chosen(command, command.scale) if command.scale else _with_records(known, records)
+    smoke = [] if command.scale else _begun(_chosen(replace(command, cells=()), "smoke"), records)
+    if command.scale:
+        chosen = _chosen(command, command.scale)
+    elif smoke and not _begun(chain(*known), records):
+        chosen, smoke = _chosen(command, "smoke"), []
+    else:
+        chosen = _with_records(known, records)
     require(
         command.readme is None or len(chosen) == 1,
         f"--readme takes one table: expected an experiment and a scale, like table1 --scale gpu, got {len(chosen)}",
@@ -233,6 +239,9 @@ def _report(command: ReportCommand) -> None:
     page = write_report(chosen, records, command.out, others)
     if command.readme is not None:
         write_readme(chosen[0], records, command.readme)
+    if smoke:
+        names = ", ".join(one.id for one in smoke)
+        print(f"looped: left out what was run at smoke scale ({names}): --scale smoke shows it", file=sys.stderr)
     show({"page": str(page)}, str(page), as_json=command.json)
 
 
@@ -241,14 +250,18 @@ _REPORTED = ("laptop", "gpu", "paper")
 
 def _with_records(known: "list[list[Experiment]]", records: "dict[str, Record]") -> "list[Experiment]":
     """At every scale but smoke what has results, and once what has none."""
+    found = []
+    for experiments in zip(*known, strict=True):
+        found += _begun(experiments, records) or experiments[:1]
+    return found
+
+
+def _begun(experiments: "Iterable[Experiment]", records: "dict[str, Record]") -> "list[Experiment]":
+    """Those that have results."""
     from looped.experiments.results import run_key, seedless_key
 
     measured = {seedless_key(record.config) for record in records.values() if record.finished}
-    found = []
-    for experiments in zip(*known, strict=True):
-        begun = [one for one in experiments if any(run_key(config) in measured for config in one.configs())]
-        found += begun or experiments[:1]
-    return found
+    return [one for one in experiments if any(run_key(config) in measured for config in one.configs())]
 
 
 VERBS: dict[str, tuple[type[Command], Callable[[Any], None]]] = {

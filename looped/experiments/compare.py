@@ -25,6 +25,15 @@ FAR_SHARE = 0.1
 Answer = Literal["yes", "no", "open"]
 Verdict = Literal["as in the paper", "the other way", "open", "new"]
 SIGNS: dict[Verdict, str] = {"as in the paper": "✓", "the other way": "✗", "open": "?", "new": ""}
+MEANINGS = {
+    "=": "= the paper's number, as far as it is printed, lies inside our 95 % interval",
+    "▲": "▲ ours is better than the paper's",
+    "▼": "▼ ours is worse than the paper's",
+    "✓": "✓ in the paper's order with all models of its row that our 95 % intervals tell it from",
+    "✗": "✗n in the other order with n models of its row",
+    "?": "? told from no model of its row that the paper puts above or below it",
+}
+"""the signs of a table's numbers, by their first character, in words"""
 TONES: dict[Verdict, Tone | None] = {"as in the paper": "same", "the other way": "worse", "open": "open", "new": None}
 
 
@@ -80,7 +89,7 @@ def difference(one: Measured) -> Difference | None:
     far = abs(one.value - paper) >= large
     tone: Tone = ("far-better" if far else "better") if better else ("far-worse" if far else "worse")
     words = f"{one.measure.gap(one.value, paper)} {'above' if above else 'below'} the paper"
-    return Difference("▲" if above else "▼", tone, words)
+    return Difference("▲" if better else "▼", tone, words)
 
 
 def _half_of_last_digit(paper: float, is_share: bool) -> float:

@@ -85,7 +85,7 @@ def markdown(document: Document) -> str:
     """The document as Markdown; its figures are files beside it."""
     parts = [f"# {_plain(document.title)}", *map(_plain, document.lead)]
     for section in document.sections:
-        parts += [f"## {_plain(section.title)}", *(_markdown_block(block) for block in section.blocks)]
+        parts += [f"## {_plain(section.title)}", *(markdown_block(block) for block in section.blocks)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -94,7 +94,7 @@ def markdown_table(table: Table) -> str:
     return "\n".join(_table_lines(table))
 
 
-def _markdown_block(block: Block) -> str:
+def markdown_block(block: Block) -> str:
     match block:
         case Words():
             return _plain(block.text)

@@ -73,6 +73,14 @@ def measure_named(name: str) -> Measure:
     return MEASURES.get(name) or Measure(name.replace("_", " "))
 
 
+def measure_of(cell: Cell) -> Measure:
+    """The kind of number that a cell shows."""
+    place, _, wanted = cell.shows.rpartition(".")
+    if cell.shows.startswith("sets/") or not place:
+        wanted = cell.config.task.metric
+    return measure_named(wanted)
+
+
 @dataclass(frozen=True)
 class Measured:
     """A cell and the records of its runs, one per seed and at least one."""
@@ -84,10 +92,7 @@ class Measured:
 
     @cached_property
     def measure(self) -> Measure:
-        place, _, wanted = self.cell.shows.rpartition(".")
-        if self.cell.shows.startswith("sets/") or not place:
-            wanted = self.cell.config.task.metric
-        return measure_named(wanted)
+        return measure_of(self.cell)
 
     def evaluation(self, record: Record) -> dict[str, Any] | None:
         """The evaluation that the cell's number is from; None for what is measured otherwise."""

@@ -8,7 +8,17 @@ from looped.config import RunConfig
 from looped.errors import InputError, require
 from looped.experiments.charts import figures, readme_figure
 from looped.experiments.compare import compares_numbers, compares_order
-from looped.experiments.document import Block, Document, Points, Section, Words, markdown, markdown_table, panel_path
+from looped.experiments.document import (
+    Block,
+    Document,
+    Points,
+    Section,
+    Words,
+    markdown,
+    markdown_block,
+    markdown_table,
+    panel_path,
+)
 from looped.experiments.measured import Measured, measured_cells
 from looped.experiments.page import page
 from looped.experiments.results import Record
@@ -16,7 +26,17 @@ from looped.experiments.spec import SCALES, Experiment
 from looped.experiments.theory_section import theory_section
 from looped.experiments.tries import other_tries, tries_section
 from looped.experiments.views import beside_paper, claims_table, continuity, details, matrix
-from looped.experiments.words import Part, compute, conditions, distinct_records, rules, summary, unfinished, verdicts
+from looped.experiments.words import (
+    Part,
+    compute,
+    conditions,
+    distinct_records,
+    legend,
+    rules,
+    summary,
+    unfinished,
+    verdicts,
+)
 from looped.files import save_text
 
 TITLE = "On Expressive Power of Looped Transformers: what we could reproduce"
@@ -146,11 +166,11 @@ def _place(parts: Sequence[str], wanted: str, own_figure: str) -> tuple[int, str
 
 
 def readme_part(experiment: Experiment, measured: list[Measured]) -> str:
-    """The table, what it cost, and what it says about the paper."""
+    """The table, what its signs mean, what it says about the paper, and what it cost."""
     same_problems = any(compares_numbers(experiment, one) for one in measured)
     table = (beside_paper if same_problems else matrix)(experiment, measured)
-    words = " ".join(verdicts(experiment, measured))
+    points = markdown_block(Points(tuple(verdicts(experiment, measured, brief=True))))
     left = len(experiment.cells) - len(measured)
     missing = f"; {left} of {len(experiment.cells)} cells not run yet" if left else ""
     cost = f"{compute(distinct_records(measured))}{missing}."
-    return f"{table.caption}.\n\n{markdown_table(table)}\n\n{words}\n\n{cost}"
+    return "\n\n".join([f"{table.caption}.", markdown_table(table), legend(table, measured), points, cost])

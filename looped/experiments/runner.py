@@ -17,8 +17,9 @@ from looped.errors import InputError, require
 from looped.experiments.claims import FOLDER as CLAIMS
 from looped.experiments.claims import is_claimed, make_folder
 from looped.experiments.examine import lacking, require_texts
+from looped.experiments.measured import measure_of
 from looped.experiments.results import Record, Value, cell_value, load_records, run_key
-from looped.experiments.spec import Experiment
+from looped.experiments.spec import Cell, Experiment
 from looped.experiments.worker import Outcome, finish_cell, start_worker
 from looped.training.flops import estimated_flops
 from looped.training.folder import RunFolder
@@ -40,7 +41,7 @@ class Work:
     experiment: Experiment
     root: Path
     waiting: list[RunConfig]
-    labels: dict[RunConfig, str]
+    num_seeds: int = 1
     stop_at: float | None = None
     running: dict["Future[Outcome]", tuple[RunConfig, "Seat"]] = field(default_factory=dict)
     elsewhere: list[RunConfig] = field(default_factory=list)
@@ -51,6 +52,15 @@ class Work:
     @property
     def out_of_time(self) -> bool:
         return self.stop_at is not None and time.monotonic() > self.stop_at
+
+    def cells(self, config: RunConfig) -> list[Cell]:
+        """Those that show a run: two of them may show two numbers of it."""
+        return [cell for cell in self.experiment.cells if replace(cell.config, seed=config.seed) == config]
+
+    def label(self, config: RunConfig, cell: Cell | None = None) -> str:
+        """A run in words: by one of its cells, or else by the first."""
+        seed = f", seed {config.seed}" if self.num_seeds > 1 else ""
+        return f"{(cell or self.cells(config)[0]).label}{seed}"
 
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self.started:4.0f} s] {text}", file=sys.stderr, flush=True)
@@ -89,12 +99,12 @@ def run_experiment(
     # Seed by seed; of each the longest first, so that the last worker does not sit alone at the end.
     missing.sort(key=lambda config: (config.seed, -estimated_flops(config)))
     stop_at = None if minutes is None else (started or time.monotonic()) + 60 * minutes
-    work = Work(experiment, root, missing, _labels(experiment, configs, num_seeds), stop_at)
+    work = Work(experiment, root, missing, num_seeds, stop_at)
     _with_workers(work, num_workers, devices)
     if work.failed:
         config, reason = next(iter(work.failed.items()))
         others = f" (and {len(work.failed) - 1} more)" if len(work.failed) > 1 else ""
-        raise CellsFailed(f"{work.labels[config]}{others} could not be finished: {reason}")
+        raise CellsFailed(f"{work.label(config)}{others} could not be finished: {reason}")
     return not (work.waiting or work.running or work.elsewhere)
 
 
@@ -131,9 +141,10 @@ def _threads_each(num_workers: int) -> int:
 
 def _with_workers(work: Work, num_workers: int, devices: list[str]) -> None:
     """Start workers, let them work, and see to it that none outlives this process."""
-    os.environ["OMP_NUM_THREADS"] = str(_threads_each(num_workers))  # inherited by the workers
     stop = multiprocessing.get_context("spawn").Event()
     seats = [Seat(stop, devices[number % len(devices)] if devices else None) for number in range(num_workers)]
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(_threads_each(num_workers))  # inherited by the workers
     try:
         _work_through(work, list(seats))
     except BrokenProcessPool:
@@ -143,6 +154,10 @@ def _with_workers(work: Work, num_workers: int, devices: list[str]) -> None:
             stop.set()
         for seat in seats:
             seat.pool.shutdown()
+        # Another experiment has another share, which is not to be taken for what the user wants.
+        os.environ.pop("OMP_NUM_THREADS")
+        if before is not None:
+            os.environ["OMP_NUM_THREADS"] = before
 
 
 def _work_through(work: Work, free: list[Seat]) -> None:
@@ -178,11 +193,15 @@ def _take_in(work: Work, config: RunConfig, outcome: Outcome) -> None:
         work.elsewhere.append(config)
     elif outcome.state == "failed":
         work.failed[config] = outcome.text
-        work.say(f"{work.labels[config]}: {outcome.text}")
+        work.say(f"{work.label(config)}: {outcome.text}")
     elif outcome.state == "stopped":
-        raise InputError(f"{work.labels[config]} was stopped from outside; the same command goes on")
+        raise InputError(f"{work.label(config)} was stopped from outside; the same command goes on")
     else:
-        work.say(f"{work.labels[config]}: {outcome.text}")
+        assert outcome.record is not None
+        for cell in work.cells(config):
+            value = cell_value(cell, outcome.record)
+            text = "finished" if value is None else f"{measure_of(cell).label} {_with_interval(value)}"
+            work.say(f"{work.label(config, cell)}: {text}")
 
 
 def _look_for_others(work: Work) -> None:
@@ -193,7 +212,7 @@ def _look_for_others(work: Work) -> None:
         if done or not is_claimed(work.root, config.folder_name):
             work.elsewhere.remove(config)
             if done:
-                work.say(f"{work.labels[config]}: finished by another runner")
+                work.say(f"{work.label(config)}: finished by another runner")
             else:
                 work.waiting.append(config)
 
@@ -204,21 +223,11 @@ def _show_running(work: Work) -> None:
         step = last_step(work.root, config)
         if step:
             doing = "testing" if step == config.train.num_steps else f"{100 * step // config.train.num_steps} %"
-            parts.append(f"{work.labels[config]} {doing}")
+            parts.append(f"{work.label(config)} {doing}")
     if parts:
         work.say("; ".join(parts))
     elif work.elsewhere and not work.running:
-        work.say(f"waiting for another runner: {'; '.join(work.labels[config] for config in work.elsewhere)}")
-
-
-def _labels(experiment: Experiment, configs: Sequence[RunConfig], num_seeds: int) -> dict[RunConfig, str]:
-    """Runs in words; where several cells show one run, the first one names it."""
-    first: dict[str, str] = {}
-    for cell in experiment.cells:
-        first.setdefault(cell.config.key, cell.label)
-    names = list(first.values())
-    seeds = [f", seed {config.seed}" if num_seeds > 1 else "" for config in configs]
-    return {config: names[place % len(names)] + seeds[place] for place, config in enumerate(configs)}
+        work.say(f"waiting for another runner: {'; '.join(work.label(config) for config in work.elsewhere)}")
 
 
 def _devices(configs: Sequence[RunConfig]) -> list[str]:
@@ -266,8 +275,7 @@ def status(experiment: Experiment, root: Path, known: Mapping[str, Record], num_
 
 def _state(config: RunConfig, record: Record | None, value: Value | None, root: Path) -> str:
     if value is not None:
-        interval = "" if value.low is None else f" ({value.low:.4g} to {value.high:.4g})"
-        return f"{value.value:.4g}{interval}"
+        return _with_interval(value)
     if (root / CLAIMS).is_dir() and is_claimed(root, config.folder_name):
         doing = "being done"
     elif record is not None and not record.finished:
@@ -280,3 +288,8 @@ def _state(config: RunConfig, record: Record | None, value: Value | None, root: 
     if step:
         return f"{doing} at step {step} of {config.train.num_steps}"
     return "being done, no step logged yet" if doing == "being done" else "not begun"
+
+
+def _with_interval(value: Value) -> str:
+    interval = "" if value.low is None else f" ({value.low:.4g} to {value.high:.4g})"
+    return f"{value.value:.4g}{interval}"

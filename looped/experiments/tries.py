@@ -1,6 +1,6 @@
 """Runs that no table shows: what else was tried, how it differs from what is in a table, and what it gave."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,16 +52,25 @@ def _texts(record: Record, experiments: Sequence[Experiment]) -> tuple[str, ...]
 
 
 def _nearest(config: RunConfig, experiments: Sequence[Experiment]) -> tuple[str, dict[str, tuple[Any, Any]]]:
-    """The cell of the same task and block that differs in the fewest settings, in words, and those settings."""
+    """The cell of the same task and block that differs in the fewest settings, in words, and those settings.
+
+    Those of the task count first and then the model's: another problem is further away than another model, and that
+    than another training.
+    """
     best: tuple[str, dict[str, tuple[Any, Any]]] = "", {}
     for experiment in experiments:
         for cell in experiment.cells:
             if (cell.config.task.name, cell.config.model.block) != (config.task.name, config.model.block):
                 continue
             changes = differences(replace(config, seed=cell.config.seed), cell.config)
-            if not best[0] or len(changes) < len(best[1]):
+            if not best[0] or _distance(changes) < _distance(best[1]):
                 best = f"{cell.label} ({experiment.id}, {experiment.scale} scale)", changes
     return best
+
+
+def _distance(changes: Mapping[str, Any]) -> tuple[int, int, int]:
+    of_task, of_model = (sum(name.startswith(part) for name in changes) for part in ("task.", "model."))
+    return of_task, of_model, len(changes)
 
 
 def _result(record: Record) -> str:

@@ -9,6 +9,8 @@ from looped.experiments.charts import FEWEST_RUNS, correlation, train_test_pair
 from looped.experiments.compare import (
     FAR_POINTS,
     FAR_SHARE,
+    MEANINGS,
+    SIGNS,
     Claim,
     above,
     claims,
@@ -17,6 +19,7 @@ from looped.experiments.compare import (
     difference,
     orders,
 )
+from looped.experiments.document import Table
 from looped.experiments.measured import (
     Measured,
     by_column,
@@ -112,8 +115,9 @@ def conditions(experiment: Experiment, measured: Sequence[Measured]) -> str:
     )
 
 
-def verdicts(experiment: Experiment, measured: Sequence[Measured]) -> list[str]:
-    """What can be said of one experiment against the paper, a sentence each."""
+def verdicts(experiment: Experiment, measured: Sequence[Measured], *, brief: bool = False) -> list[str]:
+    """What can be said of one experiment against the paper, a point each; `brief`: without the numbers of a claim's
+    models, which stand in the table."""
     if not compares_order(experiment):
         return ["A test of the machinery: nothing is compared."]
     together = _correlation_sentences(measured)
@@ -121,7 +125,8 @@ def verdicts(experiment: Experiment, measured: Sequence[Measured]) -> list[str]:
     if together and not has_paper and any(one.cell.shows.startswith("train") for one in measured):
         return together  # training beside test is then the question itself
     compared = _against_sentences(experiment, measured)
-    found = [*_number_sentences(experiment, measured), *_order_sentences(measured), *_claim_sentences(measured)]
+    claimed = _claim_sentences(measured, brief)
+    found = [*_number_sentences(experiment, measured), *_order_sentences(measured), *claimed]
     # Where rows are held against one of them in several columns, the best cell of all answers no question.
     best = [] if compared and len(by_column(measured)) > 1 else _best_sentence(measured)
     return [*compared, *(found or best), *together]
@@ -205,24 +210,27 @@ def _order_sentences(measured: Sequence[Measured]) -> list[str]:
     ]
 
 
-def _claim_sentences(measured: Sequence[Measured]) -> list[str]:
+def _claim_sentences(measured: Sequence[Measured], brief: bool) -> list[str]:
     """Each claim over all rows, and every row that contradicts the paper by name."""
     found = sorted(claims(measured), key=lambda claim: claim.name)
     in_order = list(dict.fromkeys(claim.name for claim in claims(measured)))
     by_name = {name: list(group) for name, group in groupby(found, key=lambda claim: claim.name)}
-    return [_claim_sentence(name, by_name[name]) for name in in_order]
+    return [_claim_sentence(name, by_name[name], brief) for name in in_order]
 
 
-def _claim_sentence(name: str, group: Sequence[Claim]) -> str:
+def _claim_sentence(name: str, group: Sequence[Claim], brief: bool) -> str:
     if len(group) == 1:
         (one,) = group
         papers = {"yes": "paper: yes", "no": "paper: no", "open": "paper: equal", None: "the paper has no number"}
-        return f"{name}: {_ANSWERS[one.ours]} ({papers[one.papers]}); {one.numbers}."
+        numbers = "" if brief else f"; {one.numbers}"
+        return f"{name}: {_ANSWERS[one.ours]} ({papers[one.papers]}){numbers}."
     ours = Counter(claim.ours for claim in group)
     papers = Counter(claim.papers for claim in group if claim.papers is not None)
     beside = f" (paper: {_counts(papers)} of {papers.total()} rows)" if papers else ""
     text = f"{name}: {_counts(ours)} of {len(group)} rows{beside}."
     against = [claim for claim in group if claim.verdict == "the other way"]
+    if brief and against:
+        return f"{text} Against the paper: {listed([claim.row for claim in against])}."
     return text + "".join(f" Against the paper: {claim.row}, {claim.numbers}." for claim in against)
 
 
@@ -248,17 +256,27 @@ def _best_sentence(measured: Sequence[Measured]) -> list[str]:
     ]
 
 
+def legend(table: Table, measured: Sequence[Measured]) -> str:
+    """The signs that a table has, and which numbers are the better ones, in one line."""
+    used = {entry.sign[0] for row in table.rows for entry in row if entry.sign}
+    signs = "; ".join(meaning for sign, meaning in MEANINGS.items() if sign in used)
+    kinds = {one.measure.label: one.measure.higher_is_better for one in measured}
+    better = "; ".join(f"{label}: {'higher' if higher else 'lower'} is better" for label, higher in kinds.items())
+    return f"Signs: {signs}. {_capital(better)}." if signs else f"{_capital(better)}."
+
+
 def rules(several_seeds: bool) -> list[str]:
     """How the signs and words come about."""
     seeds = "; with several seeds the mean is shown, and the lowest to the highest end of their intervals"
     return [
         "Numbers are compared with the paper's only where the problem is the paper's own; where it is another, the "
         "paper's number is shown for orientation and only the order of models within a row is compared.",
-        "= the paper's number, as far as it is printed, lies inside our 95 % interval; ▲ and ▼ ours is above or below "
-        f"it. Blue: ours is better; orange: worse; stronger from {100 * FAR_POINTS:.0f} points of accuracy on, or "
-        f"{100 * FAR_SHARE:.0f} % of any other number.",
-        "✓ all pairs of a cell that our intervals decide are ordered as in the paper; ✗2 two pairs are ordered the "
-        "other way; ? none is decided. A pair is decided if its 95 % intervals do not overlap.",
+        f"{'; '.join(MEANINGS[sign] for sign in '=▲▼')}. Of an accuracy the higher number is the better one, of "
+        "anything else the lower. Blue: ours is better; orange: worse; stronger from "
+        f"{100 * FAR_POINTS:.0f} points of accuracy on, or {100 * FAR_SHARE:.0f} % of any other number.",
+        f"{'; '.join(MEANINGS[sign] for sign in '✓✗?')}. Two models are told from each other if their 95 % intervals "
+        "do not overlap.",
+        f"In a table of claims: {'; '.join(f'{sign} {verdict}' for verdict, sign in SIGNS.items() if sign)}.",
         "Intervals are Wilson's for accuracies and the bootstrap's for other numbers, over the test examples. They do "
         f"not hold the luck of the seed{seeds if several_seeds else ''}.",
         "The constant answer is the best one that does not look at the question: the most frequent class, or the mean.",

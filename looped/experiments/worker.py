@@ -12,8 +12,9 @@ from looped.config import RunConfig
 from looped.errors import InputError
 from looped.experiments.claims import claimed
 from looped.experiments.examine import examine, failed_try, lacking, own_record
-from looped.experiments.results import RECORD_NAME, Record, evaluation_value, save_record
+from looped.experiments.results import RECORD_NAME, Record, save_record
 from looped.experiments.spec import Measures
+from looped.training.memory import lacking_memory
 
 WATCH_SECONDS = 1.0
 
@@ -21,6 +22,9 @@ WATCH_SECONDS = 1.0
 class Outcome(NamedTuple):
     state: Literal["finished", "busy", "stopped", "failed"]
     text: str = ""
+    """how far it came, or why it failed"""
+    record: Record | None = None
+    """of a finished run"""
 
 
 def start_worker(stop: Event, device: str | None) -> None:
@@ -62,10 +66,7 @@ def finish_cell(config: RunConfig, root: str, measures: Measures) -> Outcome:
 
 def _is_of_the_machine(error: RuntimeError) -> bool:
     """Whether it is the GPU or the memory that failed, which says nothing about other runs; else it is a bug."""
-    import torch
-
-    words = ("cuda", "cublas", "cudnn", "can't allocate memory", "not enough memory")
-    return isinstance(error, torch.OutOfMemoryError) or any(word in str(error).lower() for word in words)
+    return lacking_memory(error) is not None or any(word in str(error).lower() for word in ("cuda", "cublas", "cudnn"))
 
 
 def finish_run(config: RunConfig, root: Path, measures: Measures) -> Outcome:
@@ -79,7 +80,7 @@ def finish_run(config: RunConfig, root: Path, measures: Measures) -> Outcome:
             return Outcome("busy")
         record = own_record(folder, config)
         if record is not None and not lacking(record, config, measures):
-            return Outcome("finished", _number(record))
+            return Outcome("finished", record=record)
         try:
             result = train(config, folder, quiet=True)
         except Diverged as error:
@@ -93,11 +94,4 @@ def finish_run(config: RunConfig, root: Path, measures: Measures) -> Outcome:
             save_record(folder / RECORD_NAME, failed_try(config, folder, str(error)))
             raise
         save_record(folder / RECORD_NAME, record)
-        return Outcome("finished", _number(record))
-
-
-def _number(record: Record) -> str:
-    assert record.test is not None
-    found = evaluation_value(record.test)
-    assert found is not None
-    return f"{record.test['metric']} {found.value:.4g} ({found.low:.4g} to {found.high:.4g})"
+        return Outcome("finished", record=record)

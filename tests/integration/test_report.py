@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from looped.cli import main
 from looped.experiments import report as report_module
 from looped.experiments.document import Document, Entry, Section, Table, Words, markdown
 from looped.experiments.measured import measured_cells
@@ -245,6 +246,25 @@ def test_small_problems_are_compared_by_order_and_the_papers_own_by_number(tmp_p
     assert any("the paper's problems (text: another one)" in text for text in made.texts)
     fields = [text for row in made.table("language models, gpu scale. Perplexity").rows for text in row[1:]]
     assert {sign(text) for text in fields} <= set("✓✗?")
+
+
+@pytest.mark.parametrize("names", [[], ["table2"]])
+def test_what_only_smoke_runs_have_is_shown_and_else_named_as_left_out(names, tmp_path, capsys):
+    smoke = small("table2", "smoke")
+    saved(fake_records([smoke]), tmp_path / "results")
+    words = ["paper", "report", *names, "--results", str(tmp_path / "results"), "--root", str(tmp_path / "none"),
+             "--out", str(tmp_path / "report")]  # fmt: skip
+    runs = "The runs behind Table 2: decision trees learned in context, smoke scale"
+    assert main(words) == 0
+    made = Page((tmp_path / "report" / "index.html").read_text())
+    assert len(made.table(runs).rows) == len(smoke.cells)
+    assert "No experiment has been run yet." not in made.texts
+    assert capsys.readouterr().err == ""
+    saved(fake_records([small("table2", "laptop")]), tmp_path / "results")
+    assert main(words) == 0
+    assert runs not in {table.caption for table in Page((tmp_path / "report" / "index.html").read_text()).tables}
+    expected = "looped: left out what was run at smoke scale (table2): --scale smoke shows it\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_a_smoke_run_is_no_evidence(tmp_path):

@@ -1,14 +1,19 @@
 """The README's table: between its marks, or one line about why not."""
 
+import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
 from looped.errors import InputError
-from looped.experiments.report import check_readme, write_readme
+from looped.experiments.compare import MEANINGS
+from looped.experiments.measured import measured_cells
+from looped.experiments.report import check_readme, readme_part, report, write_readme
+from looped.experiments.words import verdicts
 from tests.integration.fake_records import fake_records
 from tests.integration.pages import markdown_tables, percent
-from tests.integration.test_report import GPU, LAPTOP, of_cell, saved, small, trained
+from tests.integration.test_report import GPU, LAPTOP, of_cell, saved, sign, small, trained
 
 README = "before ![](docs/accuracy.svg)\n<!-- results: here -->\nold\n<!-- end of results -->\nafter\n"
 NAMED = README + "<!-- results: table1 gpu, by `looped paper report` -->\n<!-- end of results -->\nlast\n"
@@ -53,6 +58,62 @@ def test_the_readme_shows_any_table(tmp_path):
     for chosen in (small("table2", "laptop"), small("perturbed", "laptop"), small("table2", "laptop", "*:TF*")):
         write_readme(chosen, fake_records([chosen]), readme)
         assert len(markdown_tables(readme.read_text())[0]) == 1 + len(chosen.rows)
+
+
+TREES = small("table2", "gpu")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "better"),
+    [
+        (LAPTOP, "Accuracy: higher is better."),
+        (GPU, "Accuracy: higher is better."),
+        (TREES, "Squared error over dimensions: lower is better."),
+        (small("table1", "smoke", "ED40:*"), "Accuracy: higher is better."),
+    ],
+)
+def test_the_readme_explains_the_signs_of_its_table_and_no_others(chosen, better):
+    text = readme_part(chosen, measured_cells(chosen, fake_records([chosen])))
+    (table,) = markdown_tables(text)
+    used = {sign(field.replace("<br>", " ")) for row in table[1:] for field in row[1:]} - {""}
+    (line,) = [line for line in text.splitlines() if line.endswith(better)]
+    assert set("=▲▼✓✗?") & set(line) == used
+    assert bool(used) == (chosen.scale != "smoke")
+    # The report has the same words.
+    rules = report([], {}).sections[-1].blocks[0].items
+    for each in used:
+        assert MEANINGS[each] in line
+        assert any(MEANINGS[each] in rule for rule in rules)
+
+
+def test_the_same_sign_marks_the_better_number_of_accuracies_and_of_errors():
+    """Numbers far above the paper's: good ones as accuracies, bad ones as errors."""
+    for chosen, metric, wanted in ((GPU.select(["Sudoku:TF"]), "accuracy", "▲"), (TREES, "squared_error", "▼")):
+        records = fake_records([chosen])
+        for key, record in records.items():
+            row = {**trained(record.test), metric: 0.9, "squared_error_over_dims": 0.9, "low": 0.89, "high": 0.91}
+            loops = record.test["trained_loops"]
+            rows = [row if one["loops"] == loops else one for one in record.test["rows"]]
+            records[key] = replace(record, test={**record.test, "rows": rows})
+        (table,) = markdown_tables(readme_part(chosen, measured_cells(chosen, records)))
+        assert {sign(row[1]) for row in table[1:]} == {wanted}
+
+
+def test_the_readme_lists_what_a_table_says_and_the_report_the_numbers():
+    records = fake_records([LAPTOP])  # about the paper's numbers, so that these turned round contradict them
+    backwards = replace(LAPTOP, cells=tuple(replace(cell, paper=1 - cell.paper) for cell in LAPTOP.cells))
+    measured = measured_cells(backwards, records)
+    told, full = verdicts(backwards, measured, brief=True), verdicts(backwards, measured)
+    points = re.findall(r"^- (.*)$", readme_part(backwards, measured), flags=re.MULTILINE)
+    assert points == told
+    assert len(points) == len(full) > 3
+    for point, whole in zip(points, full, strict=True):
+        rows = re.findall(r"Against the paper: (\w+),", whole)
+        assert point.count("Against the paper") == bool(rows)
+        assert not rows or point.endswith(f" Against the paper: {' and '.join(rows)}.")
+        assert len(point) < 220
+    assert any("Against the paper: Sudoku and ED40." in point for point in points)
+    assert sum(whole.count("(") for whole in full) > sum(point.count("(") for point in points)
 
 
 @pytest.mark.parametrize("text", ["no marks", "<!-- results: a -->\n", "<!-- end of results -->\n<!-- results: -->\n"])

@@ -16,10 +16,10 @@ import pytest
 from looped.cli import main
 from looped.config import RunConfig
 from looped.errors import InputError
-from looped.experiments import worker
+from looped.experiments import runner, worker
 from looped.experiments.paper import experiment
 from looped.experiments.results import RECORD_NAME, load_records, read_record
-from looped.experiments.runner import _threads_each, run_experiment, status
+from looped.experiments.runner import Work, _threads_each, _with_workers, run_experiment, status
 from looped.experiments.spec import Experiment
 from looped.training.folder import RunFolder
 from looped.training.log import records as log_records
@@ -117,6 +117,21 @@ def test_finished_runs_are_skipped_and_the_status_tells(tmp_path, capsys):
     (shown,) = json.loads(said.out)["experiments"]
     assert [cell["finished"] for cell in shown["cells"]] == [True]
     assert said.err == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "patterns"), [("table2", ("*:TF*",)), ("table3", ("*:TF*",)), ("loops", ("fixed:*",))]
+)
+def test_the_progress_shows_what_the_cells_show(name, patterns, tmp_path, capsys):
+    made = experiment(name, "smoke").select(patterns)
+    assert run_experiment(made, tmp_path, num_workers=1)
+    lines = re.findall(r"^\[ *\d+ s\] (.*): ([a-z ]+) ([\d.e+]+ \(.*\))$", capsys.readouterr().err, re.MULTILINE)
+    rows = status(made, tmp_path, load_records(None, tmp_path))
+    assert {(label, number) for label, _, number in lines} == {
+        (f"{row['row']}, {row['column']}", row["state"]) for row in rows
+    }
+    kind = {"table2": "squared error over dimensions", "table3": "perplexity", "loops": "accuracy"}[name]
+    assert [measure for _, measure, _ in lines] == [kind] * len(rows)
 
 
 def test_where_no_record_is_found_the_status_says_where_it_looked(tmp_path, monkeypatch, capsys):
@@ -258,7 +273,7 @@ def test_a_run_that_fails_is_told_and_the_others_are_finished(tmp_path, capsys):
     with pytest.raises(ValueError, match=r"ED40, timestep r=1 could not be finished: .*is not a run"):
         run_experiment(made, runs, num_workers=1)
     assert finished(runs) == len(made.cells) - 1
-    assert [path.name for path in strange.iterdir()] == ["strange.txt"] or not (strange / RECORD_NAME).exists()
+    assert [(path.name, path.read_text()) for path in strange.iterdir()] == [("strange.txt", "not a run")]
 
 
 def test_a_training_that_diverges_leaves_a_note(tmp_path, monkeypatch):
@@ -339,3 +354,23 @@ def test_workers_share_the_cores_and_take_no_more_threads_than_wanted(monkeypatc
     if wanted is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", wanted)
     assert _threads_each(workers) == threads
+
+
+@pytest.mark.parametrize("wanted", [None, "3"])
+def test_one_experiments_share_is_not_taken_for_the_users_wish_by_the_next(wanted, monkeypatch, tmp_path):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if wanted is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    inherited = []
+
+    def stopped(*_: object) -> None:
+        inherited.append(os.environ["OMP_NUM_THREADS"])
+        raise InputError("stopped from outside")
+
+    monkeypatch.setattr(runner, "_work_through", stopped)
+    for num_workers in (8, 2):
+        with pytest.raises(InputError, match="stopped"):
+            _with_workers(Work(small(), tmp_path, []), num_workers, [])
+    assert inherited == ["1", wanted or "4"]
+    assert os.environ.get("OMP_NUM_THREADS") == wanted

@@ -6,6 +6,7 @@ from looped.cli import main
 from looped.experiments.paper import experiment
 from looped.experiments.report import report
 from looped.experiments.results import Record, run_key
+from looped.experiments.spec import Experiment
 from looped.experiments.tries import HEAD, other_tries, tries_section
 from looped.recipes import recipe
 from tests.integration.fake_records import fake_record, fake_records
@@ -19,8 +20,8 @@ def changed(pattern: str, **train) -> Record:
     return fake_record(replace(cell.config, train=replace(cell.config.train, **train)), 0.5)
 
 
-def row_of(record: Record) -> dict[str, str]:
-    ((_, table),) = [tries_section([record], [LAPTOP]).blocks]
+def row_of(record: Record, known: Experiment = LAPTOP) -> dict[str, str]:
+    ((_, table),) = [tries_section([record], [known]).blocks]
     (row,) = table.rows
     return dict(zip(HEAD, (entry.text for entry in row), strict=True))
 
@@ -44,6 +45,34 @@ def test_a_try_names_its_cell_and_every_setting_that_differs():
     row = trained(record.test)
     value, low, high = (percent(row[name]) for name in ("accuracy", "low", "high"))
     assert found["result"] == f"accuracy {value} % ({low} to {high})"
+
+
+def test_a_try_is_put_beside_a_cell_of_its_own_problem():
+    """Even where a cell of another problem has fewer other settings: here all but one of them."""
+    made = experiment("table1", "laptop")
+    shorter, longer = made.select(["LCS60:TF"]).cells[0], made.select(["LCS100:TF"]).cells[0]
+    assert shorter.config.task != longer.config.task
+    settings = replace(shorter.config.train, num_steps=7, batch_size=3, learning_rate=0.5)
+    near = replace(shorter, config=replace(shorter.config, train=settings))
+    for first, second in ((near, longer), (longer, near)):
+        known = replace(made, cells=(first, second))
+        found = row_of(fake_record(replace(longer.config, train=settings), 0.5), known)
+        assert found["try"] == "LCS100, TF (table1, laptop scale)"
+        assert "task." not in found["what differs"]
+    # Where there is no cell of its problem, the nearest problem is named with what differs.
+    found = row_of(fake_record(replace(longer.config, train=settings), 0.5), replace(made, cells=(near,)))
+    assert found["try"] == "LCS60, TF (table1, laptop scale)"
+    assert f"task.length {longer.config.task.length}, not {shorter.config.task.length}" in found["what differs"]
+
+
+def test_a_try_is_put_beside_a_cell_of_its_own_loops():
+    made = experiment("table1", "laptop").select(["ED40:looped r=*"])
+    few, *_, many = made.cells
+    settings = replace(few.config.train, num_steps=7, batch_size=3)
+    near = replace(few, config=replace(few.config, train=settings))
+    for cells in ((near, many), (many, near)):
+        found = row_of(fake_record(replace(many.config, train=settings), 0.5), replace(made, cells=cells))
+        assert found["try"] == f"{many.label} (table1, laptop scale)"
 
 
 def test_a_try_without_a_test_says_what_its_training_knew():

@@ -74,9 +74,9 @@ def test_shares_and_their_gaps_are_rounded_alike():
         (0.40, ACCURACY, "▲", "far-better"),
         (0.53, ACCURACY, "▼", "worse"),
         (0.60, ACCURACY, "▼", "far-worse"),
-        (0.53, ERROR, "▼", "better"),  # of an error less is better
-        (0.60, ERROR, "▼", "far-better"),
-        (0.40, ERROR, "▲", "far-worse"),
+        (0.53, ERROR, "▲", "better"),  # of an error less is better
+        (0.60, ERROR, "▲", "far-better"),
+        (0.40, ERROR, "▼", "far-worse"),
     ],
 )
 def test_a_number_against_the_papers(paper, config, sign, tone):
@@ -93,8 +93,8 @@ def test_a_number_against_the_papers(paper, config, sign, tone):
         ((0.7004, 0.7040), 0.700, ACCURACY, "="),  # 70.0 %, though the number has no more digits than 70 %
         ((0.7006, 0.7040), 0.700, ACCURACY, "▲"),
         ((0.00174, 0.0018), 1.7e-3, ERROR, "="),  # up to 1.75e-3
-        ((0.00176, 0.0018), 1.7e-3, ERROR, "▲"),
-        ((15.96, 16.2), 15.9, ERROR, "▲"),
+        ((0.00176, 0.0018), 1.7e-3, ERROR, "▼"),
+        ((15.96, 16.2), 15.9, ERROR, "▼"),
         ((15.94, 16.2), 15.9, ERROR, "="),
     ],
 )
