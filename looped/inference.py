@@ -1,7 +1,7 @@
 """Trained runs in use: load one, and watch it answer loop by loop."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,31 +18,6 @@ from looped.training.folder import RunFolder
 from looped.training.schedules import trained_size
 from looped.training.stepper import load_weights
 from looped.training.trainer import run_weights
-
-
-@dataclass(frozen=True)
-class Run:
-    """A trained run: its config, its task and its model, ready for questions."""
-
-    config: RunConfig
-    model: LoopModel
-    step: int
-    """training steps behind the weights"""
-    name: str = ""
-    """its folder, or the name of a shipped model"""
-    kept: Batch | None = None
-    """the first test examples, where they came with the weights"""
-
-    @property
-    def task(self) -> Task:
-        return self.config.task
-
-    def test_example(self, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets of a test example by its number."""
-        if self.kept is not None and 0 <= index < len(self.kept.inputs):
-            return self.kept.inputs[index], self.kept.targets[index]
-        drawn = self.task.sample(EVALUATION_SEED, "test", [index], trained_size(self.config))
-        return drawn.inputs[0], drawn.targets[0]
 
 
 @dataclass(frozen=True)
@@ -65,6 +40,36 @@ class Frame:
     def how_sure(self) -> str:
         """The confidence in words, where there is one."""
         return "" if self.confidence is None else f"confidence {self.confidence:.3f}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained run: its config, its task and its model, ready for questions."""
+
+    config: RunConfig = field(repr=False)
+    model: LoopModel = field(repr=False)
+    step: int
+    """training steps behind the weights"""
+    name: str = ""
+    """its folder, or the name of a shipped model"""
+    kept: Batch | None = field(default=None, repr=False)
+    """the first test examples, where they came with the weights"""
+
+    @property
+    def task(self) -> Task:
+        return self.config.task
+
+    def test_example(self, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of a test example by its number."""
+        if self.kept is not None and 0 <= index < len(self.kept.inputs):
+            return self.kept.inputs[index], self.kept.targets[index]
+        drawn = self.task.sample(EVALUATION_SEED, "test", [index], trained_size(self.config))
+        return drawn.inputs[0], drawn.targets[0]
+
+    def solve(self, question: str | np.ndarray, num_loops: int | None = None) -> Iterator[Frame]:
+        """What it would answer after every loop to a question as a person types it, or to an example's inputs."""
+        inputs = self.task.parse(question) if isinstance(question, str) else question
+        return solve(self.model, self.task, inputs, num_loops)
 
 
 def load_run(path: str | Path, device: str | torch.device = "cpu") -> Run:

@@ -142,21 +142,20 @@ def best(task: str) -> Shipped:
 
 
 def load(name: str, device: str | torch.device = "cpu") -> Run:
-    """A shipped model by its name, or a task's best one by the task's name."""
-    shipped, weights = _open(best(name).name if name in TASKS else name)
+    """What a user may mean: a run's folder, a shipped model, or a task, which stands for its best one."""
+    is_run = (Path(name) / "config.json").exists()
+    if not is_run and name.split("/")[0] in TASKS:
+        return _load_shipped(best(name).name if name in TASKS else name, device)
+    if not is_run and (near := difflib.get_close_matches(name, [*TASKS, *names()], n=1)):
+        raise InputError(f"no run at {name}, and no model of that name; did you mean {near[0]!r}?")
+    return load_run(name, device)
+
+
+def _load_shipped(name: str, device: str | torch.device) -> Run:
+    shipped, weights = _open(name)
     model = build_model(shipped.config.model, shipped.config.task.spec)
     load_weights(model, weights, str(shipped.path))
     return Run(shipped.config, on_device(model, device), shipped.step, shipped.name, shipped.example)
-
-
-def load_any(text: str, device: str | torch.device = "cpu") -> Run:
-    """What a user may mean: a run's folder, a shipped model, or a task, which stands for its best one."""
-    is_run = (Path(text) / "config.json").exists()
-    if not is_run and text.split("/")[0] in TASKS:
-        return load(text, device)
-    if not is_run and (near := difflib.get_close_matches(text, [*TASKS, *names()], n=1)):
-        raise InputError(f"no run at {text}, and no model of that name; did you mean {near[0]!r}?")
-    return load_run(text, device)
 
 
 def pack(
@@ -233,7 +232,7 @@ def evaluate_shipped(
     for place, name in enumerate(chosen):
         begin = clock()
         share = max(0.0, started + seconds - begin) / (len(chosen) - place)
-        shipped, run = describe(name), load(name)
+        shipped, run = describe(name), _load_shipped(name, "cpu")
         fresh = _measure_fresh(run, shipped.test, begin + share, clock)
         rows.append({
             "name": name, "task": run.task.name, "measured": asdict(fresh), "recorded": asdict(shipped.test),

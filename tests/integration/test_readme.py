@@ -30,7 +30,9 @@ def test_the_python_example_runs():
     names = {}
     exec(example.replace("num_loops=50", "num_loops=3"), names)
     assert names["t"] == 2
-    assert names["answer"].shape == (8, 84, names["task"].spec.output_size)
+    assert names["scores"].shape == (8, 84, names["task"].spec.output_size)
+    assert names["frame"].loop == 50
+    assert names["frame"].answer == names["task"].answer(names["truth"])  # a shipped model's, which is right here
 
 
 def test_links_lead_somewhere():

@@ -59,6 +59,16 @@ def test_a_loaded_run_answers_like_the_trained_model(tmp_path):
     assert not torch.equal(run.model(inputs), trainer.model(inputs))
 
 
+def test_a_run_takes_a_question_as_typed_or_as_an_example(tmp_path):
+    train(tiny(), tmp_path / "run", quiet=True)
+    run = load_run(tmp_path / "run")
+    inputs, _ = run.test_example(3)
+    typed, drawn = (list(run.solve(question, 2)) for question in (TASK.render(inputs), inputs))
+    assert [frame.answer for frame in typed] == [frame.answer for frame in drawn]
+    assert typed[-1].answer == str(int(run.model(torch.from_numpy(inputs)[None], num_loops=2)[0, -1].argmax()))
+    assert repr(run) == f"Run(step={run.step}, name={str(tmp_path / 'run')!r})"
+
+
 def test_one_example_at_a_time():
     model = build_model(ModelConfig(dim=16, num_heads=2), TASK.spec)
     with pytest.raises(InputError, match="one example"):

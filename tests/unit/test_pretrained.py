@@ -109,7 +109,6 @@ def test_a_task_stands_for_its_best_model(run, packed):
     rewrite(better, test={**vars(packed.test), "value": 0.75, "low": 0.6, "high": 0.9})
     assert pretrained.names() == ["edit-distance/better", NAME]
     assert pretrained.load("edit-distance").name == "edit-distance/better"
-    assert pretrained.load_any("edit-distance").name == "edit-distance/better"
 
 
 def test_a_smaller_error_is_better(tmp_path, weights):
@@ -124,9 +123,9 @@ def test_a_smaller_error_is_better(tmp_path, weights):
 def test_a_folder_of_a_run_comes_before_a_name(run, packed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "edit-distance").mkdir()
-    assert pretrained.load_any(NAME).name == NAME  # a folder that is no run stands in nobody's way
+    assert pretrained.load(NAME).name == NAME  # a folder that is no run stands in nobody's way
     (tmp_path / NAME).symlink_to(run)
-    assert pretrained.load_any(NAME).kept is None
+    assert pretrained.load(NAME).kept is None
 
 
 def test_commit_date_and_size_come_from_the_record(run, weights, tmp_path):
@@ -204,11 +203,11 @@ def test_unknown_names(run, weights):
     with pytest.raises(InputError, match=f"did you mean '{NAME}'"):
         pretrained.load("edit-distance/modulated-r4")
     with pytest.raises(InputError, match="no model of sudoku is shipped"):
-        pretrained.load_any("sudoku")
+        pretrained.load("sudoku")
     with pytest.raises(InputError, match="no run at nonsense"):
-        pretrained.load_any("nonsense")
+        pretrained.load("nonsense")
     with pytest.raises(InputError, match="did you mean 'sudoku'"):
-        pretrained.load_any("sudokus")
+        pretrained.load("sudokus")
 
 
 @pytest.mark.parametrize("place", [0.2, 0.99])
