@@ -51,7 +51,7 @@ class ModelConfig:
     num_loops: int = 1
     """times the stack is applied in training, r"""
     ff_dim: int | None = None
-    """width of the feed-forward layer (default: 4 times the width)"""
+    """width of the feed-forward layer (None: 4 times the width)"""
     injection: Literal["none", "add", "concat"] = "none"
     """how the input embedding e enters: x0 = e; or x + e in every loop; or a learned map of (x, e) in every loop"""
     conditioning: Literal[
@@ -122,9 +122,10 @@ class TrainConfig:
     batch_size: int = 64
     """examples per step"""
     num_examples: int | None = None
-    """size of a fixed training set, visited in a seeded permutation per epoch (default: an endless stream)"""
+    """size of a fixed training set, visited in a seeded permutation per epoch (None: an endless stream)"""
     accumulation: int = 1
-    """parts a batch is cut into, to save memory; the gradient stays the batch's"""
+    """parts a batch is cut into, to save memory; the gradient stays the batch's (with growth_limit, which compares the
+    examples of a part, nearly)"""
 
     optimizer: Literal["adamw", "muon"] = "adamw"
     """adamw for all, or muon for the block's matrices and adamw for the rest"""
@@ -151,21 +152,21 @@ class TrainConfig:
     final_rate: float = 0.0
     """rate at the last step, as a share of the peak"""
     clip_norm: float | None = 1.0
-    """largest norm of the gradient"""
+    """largest norm of the gradient (None: any)"""
     spike_factor: float | None = None
-    """pass over a step whose gradient is more than this many times as long as usual (default: none is)"""
+    """pass over a step whose gradient is more than this many times as long as usual (None: pass over none)"""
     growth_limit: float | None = None
     """let no example's gradient grow, from the last loop back, to more than this many times what its batch's usually
-    grow to (default: no limit)"""
+    grow to (None: no limit)"""
     ema_decay: float | None = None
-    """decay of an exponential moving average of the weights, which is then what is evaluated"""
+    """decay of an exponential moving average of the weights, which is then what is evaluated (None: no average)"""
 
     supervision: Literal["last", "mean", "sum"] = "last"
     """loss on the last loop, or the mean or sum over loops"""
     supervised_loops: int | None = None
-    """with mean or sum: the number of last loops that count (default: all)"""
+    """with mean or sum: the number of last loops that count (None: all)"""
     backprop_loops: int | None = None
-    """truncated backpropagation: loops, counted from the last, that get a gradient (default: all)"""
+    """truncated backpropagation: loops, counted from the last, that get a gradient (None: all)"""
     loop_schedule: Literal["fixed", "growing", "random"] = "fixed"
     """loops per step: num_loops, or `loop_choices` in order, or one of them at random"""
     loop_choices: tuple[int, ...] = ()
@@ -175,9 +176,9 @@ class TrainConfig:
     size_choices: tuple[float, ...] = ()
     """example sizes of the growing and random schedules, as shares of the task's size (at most 16)"""
     curriculum_steps: int | None = None
-    """steps over which growing schedules reach their last choice (default: half of all)"""
+    """steps over which growing schedules reach their last choice (None: half of all)"""
     init_from: str | None = None
-    """folder of a finished run whose weights this one starts from"""
+    """folder of a finished run whose weights this one starts from (None: fresh ones)"""
 
     eval_every: int = _volatile(1000)
     """steps between evaluations on validation data"""
@@ -188,7 +189,7 @@ class TrainConfig:
     log_every: int = _volatile(50)
     """steps between lines of the log"""
     max_minutes: float | None = _volatile(None)
-    """stop cleanly after this long, with a checkpoint; the schedule stays as it is and the run can be resumed"""
+    """stop cleanly after this long, with a checkpoint (None: never); the schedule stays and the run can be resumed"""
     device: Literal["auto", "cpu", "cuda"] = _volatile("auto")
     """where to compute"""
     engine: Literal["auto", "eager", "compiled", "fused"] = _volatile("auto")
@@ -196,9 +197,9 @@ class TrainConfig:
     remat: int = _volatile(0)
     """loops between states that are kept for the backward pass, the rest being computed again (0: keep all)"""
     num_threads: int | None = _volatile(None)
-    """CPU threads of PyTorch (default: its own choice)"""
+    """CPU threads of PyTorch (None: its own choice)"""
     num_workers: int | None = _volatile(None)
-    """background threads that prepare batches (default: one per two of PyTorch's threads, at most eight)"""
+    """background threads that prepare batches (None: one per two of PyTorch's threads, at most eight)"""
     track: Literal["none", "tensorboard", "wandb"] = _volatile("none")
     """also send the log to TensorBoard (in the run's folder) or Weights & Biases"""
 

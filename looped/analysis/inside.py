@@ -10,6 +10,7 @@ from torch import Tensor
 from looped.analysis.continuity import measure_continuity
 from looped.inference import with_changes
 from looped.models import LoopModel
+from looped.models.conditioning import PARTS
 
 # The paper's names: a field of Modulation, of attention (0) or of the feed-forward layer (1).
 MODULATIONS = {
@@ -25,6 +26,7 @@ DEFINITIONS = {
     "change": "root mean square of what the loop added to it, as a share of the state after it",
     "continuity": "how far the state moves per length of a small random change of the input (docs/continuity.md)",
     "modulation": "root mean square over layers and channels of what scales (or shifts) the loop's norms and gates",
+    "modulated": "what of the modulation the model's conditioning sets; the rest are gains, the same in every loop",
     "low, high": "of the modulation: a tenth of them lie below, a tenth above",
 }
 
@@ -48,6 +50,7 @@ def look_inside(model: LoopModel, inputs: Tensor | np.ndarray, *, num_loops: int
         "num_examples": continuity["num_examples"],
         "num_loops": num_loops,
         "trained_loops": model.config.num_loops,
+        "modulated": modulated(model),
         "rows": rows,
     }
 
@@ -59,6 +62,11 @@ def modulation(model: LoopModel, num_loops: int | None = None) -> dict[str, Tens
     tables = model.stack.modulation(num_loops, next(model.parameters()).device)
     found = {name: getattr(tables[sublayer], kind) for name, (kind, sublayer) in MODULATIONS.items()}
     return {name: table.cpu() for name, table in found.items() if table is not None}
+
+
+def modulated(model: LoopModel) -> list[str]:
+    """What of the modulation the conditioning sets, by the paper's names; the rest is the same in every loop."""
+    return [name for name, part in MODULATIONS.items() if part in PARTS[model.config.resolved_conditioning]]
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from looped.cli.parsing import leading_name, parse, show
+from looped.cli.parsing import leading_name, parse, require_writable, show
 from looped.errors import require
 
 _VERBS = ("train", "infer", "scaling")
@@ -18,11 +18,11 @@ class BenchCommand:
     """How fast this machine is, every engine held against plain PyTorch in the same run."""
 
     preset: str | None = None
-    """reasoning, lm or laptop (default: reasoning on a GPU, laptop without)"""
+    """reasoning, lm or laptop (None: reasoning on a GPU, laptop without)"""
     engines: tuple[Literal["eager", "compiled", "fused"], ...] = ()
-    """which ones (default: all that the device has)"""
+    """which ones (none given: all that the device has)"""
     batches: tuple[int, ...] = ()
-    """sequences at once, each measured (default: the preset's)"""
+    """sequences at once, each measured (none given: the preset's)"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where to compute"""
     json: bool = False
@@ -37,11 +37,11 @@ class ScalingCommand:
     computed again."""
 
     preset: str | None = None
-    """reasoning, lm or laptop (default: reasoning on a GPU, laptop without)"""
+    """reasoning, lm or laptop (None: reasoning on a GPU, laptop without)"""
     varied: tuple[Literal["loops", "tokens", "batch", "remat"], ...] = ()
-    """what is changed (default: everything)"""
+    """what is changed (none given: everything)"""
     engine: Literal["eager", "compiled", "fused"] | None = None
-    """which one (default: fused on a GPU, eager without)"""
+    """which one (None: fused on a GPU, eager without)"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where to compute"""
     json: bool = False
@@ -85,6 +85,7 @@ def bench(arguments: list[str]) -> None:
 
 def _engines(verb: str, arguments: list[str]) -> None:
     command = parse(BenchCommand, arguments, f"looped bench {verb}")
+    require_writable(command.out)
     least = min(command.batches, default=1)
     require(least >= 1, f"batches must be positive, got {least}")
 
@@ -99,6 +100,7 @@ def _engines(verb: str, arguments: list[str]) -> None:
 
 def _scaling(verb: str, arguments: list[str]) -> None:
     command = parse(ScalingCommand, arguments, f"looped bench {verb}")
+    require_writable(command.out)
 
     from looped import bench
 

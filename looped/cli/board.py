@@ -23,6 +23,10 @@ LONGEST_SECONDS = 5.0
 SURE, LIKELY = 0.9, 0.5
 STYLES = {"given": "bold", "sure": "green", "likely": "yellow", "unsure": "bright_black", "against the rules": "red"}
 VERDICTS = {"solved": "bold green", "open": "", "against the rules": "red"}
+QUESTION_LINES = 4
+"""most lines that a question takes beside its answers"""
+SHOWN_POINTS, SHOWN_NUMBERS = 2, 6
+"""of a tree's points, and of the numbers of each"""
 ASCII = str.maketrans("┌┬┐├┼┤└┴┘─│·", "+++++++++-|.")
 
 
@@ -35,6 +39,9 @@ class Play:
     inputs: np.ndarray
     frames: Sequence["Frame"]
     truth: str | None = None
+
+    def is_right(self, frame: "Frame") -> bool:
+        return self.task.is_right(self.inputs, frame.outputs, self.truth)
 
 
 View = Callable[[Play, int, Console], RenderableType]
@@ -98,18 +105,39 @@ def rule_breakers(task: "Task", digits: np.ndarray) -> np.ndarray:
 
 def table(play: Play, place: int, console: Console) -> RenderableType:
     """Any task: the latest answers that fit on the screen, in green where they are right."""
-    room = max(1, console.height - 8)
+    lines = question(play).splitlines() or [""]
+    shown, more = lines[:QUESTION_LINES], len(lines) - QUESTION_LINES
+    if more > 0:
+        shown[-1] += f" ... ({more} more lines)"
+    room = max(1, console.height - 7 - len(shown))
     rows = Table("loop", "answer", "change", "", box=None, header_style="dim", padding=(0, 2, 0, 0))
     for frame in play.frames[max(0, place + 1 - room) : place + 1]:
-        colour = "green" if frame.answer == play.truth else ""
+        colour = "green" if play.is_right(frame) else ""
         rows.add_row(str(frame.loop), Text(frame.answer, colour), f"{frame.change:.3f}", frame.how_sure)
-    question, *more = play.task.render(play.inputs).splitlines() or [""]
-    asked = Text(question + (f" ... ({len(more)} more lines)" if more else ""), no_wrap=True, overflow="ellipsis")
+    asked = Text("\n".join(shown), no_wrap=True, overflow="ellipsis")
     truth = [] if play.truth is None else ["", Text(f"truth: {play.truth}")]
     return Group(_heading(play, place), asked, "", rows, *truth)
 
 
 VIEWS: dict[str, View] = {"sudoku": board}
+
+
+def question(play: Play) -> str:
+    """What was asked, as a person reads it; in the task's own words, unless they are a wall of numbers."""
+    return QUESTIONS.get(play.task.name, play.task.render)(play.inputs)
+
+
+def points(inputs: np.ndarray) -> str:
+    """A tree's question: how many points there are, the beginning of the first ones, and that of the query."""
+    xs, values = inputs[::2], inputs[1::2, 0]
+    first = f": the first {SHOWN_POINTS}" if len(values) > SHOWN_POINTS else ""
+    what = ("point", "its value") if len(values) == 1 else ("points", "their values")
+    heading = f"{len(values)} {what[0]} of {inputs.shape[1]} numbers and {what[1]}{first}, then the query"
+    known = [f"{_numbers(x)} -> {value:.2f}" for x, value in zip(xs, values[:SHOWN_POINTS], strict=False)]
+    return "\n".join([heading, *known, f"{_numbers(xs[-1])} -> ?"])
+
+
+QUESTIONS: dict[str, Callable[[np.ndarray], str]] = {"decision-tree": points}
 
 
 def _heading(play: Play, place: int) -> Text:
@@ -134,6 +162,11 @@ def _grid(play: Play, place: int, console: Console) -> Text:
     pieces.append((rules[2], "dim"))
     plain = console.options.ascii_only
     return Text.assemble(*((text.translate(ASCII) if plain else text, style) for text, style in pieces))
+
+
+def _numbers(x: np.ndarray) -> str:
+    """The first numbers of a point, in columns."""
+    return " ".join(f"{number:5.2f}" for number in x[:SHOWN_NUMBERS]) + (" ..." if len(x) > SHOWN_NUMBERS else "")
 
 
 def _kind(probability: float, wrong: bool) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from looped.cli.board import LIKELY, SURE, Play, cells, verdict
+from looped.cli.board import LIKELY, QUESTION_LINES, SURE, Play, cells, question, verdict
 
 SECONDS_PER_LOOP = 0.25
 LONGEST_SECONDS = 10.0
@@ -181,21 +181,21 @@ def _legend(bottom: int) -> list[str]:
 
 def page(play: Play) -> Drawing:
     """Any other task: the question, the answer, green where it is right, and the truth where it is known."""
-    question = _wrap(play.task.render(play.inputs), 66, 4)
+    asked = _wrap(question(play), 66, QUESTION_LINES)
     answers = [_wrap(frame.answer, 54, 3) for frame in play.frames]
-    top = 140 + 22 * len(question)
+    top = 140 + 22 * len(asked)
     bottom = top + 26 * max(map(len, answers)) + 40
     still = [
         *_heading(play, MARGIN, 60),
         _text(MARGIN, 112, "question", "note"),
-        *(_text(MARGIN, 134 + 22 * row, line, "code") for row, line in enumerate(question)),
+        *(_text(MARGIN, 134 + 22 * row, line, "code") for row, line in enumerate(asked)),
         _text(MARGIN, top + 8, "answer", "note"),
     ]
     if play.truth is not None:
         still += [_text(MARGIN, bottom + 26, f"truth: {_wrap(play.truth, 76, 1)[0]}", "note")]
     moments = [_progress(play, 0, MARGIN)]
     for place, (frame, lines) in enumerate(zip(play.frames, answers, strict=True)):
-        right = frame.answer == play.truth
+        right = play.is_right(frame)
         style = "code large good" if right else "code large"
         moments.append([
             *_progress(play, place + 1, MARGIN),

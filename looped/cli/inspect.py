@@ -4,9 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import tyro
-
-from looped.cli.parsing import aligned, parse, require_file, show
+from looped.cli.parsing import AnyRun, aligned, parse, require_svg, show
 
 SHOWN_ROWS = 16
 
@@ -15,12 +13,11 @@ SHOWN_ROWS = 16
 class InspectCommand:
     """Look inside a trained run, loop by loop: its answers, its state, its continuity, its modulation."""
 
-    run: tyro.conf.Positional[str]
-    """folder of a trained run, a name that looped models lists, or a task, which stands for its best shipped model"""
+    run: AnyRun
     size: int = 16
     """how many test examples are looked at"""
     loops: int | None = None
-    """loops to run (default: the trained number)"""
+    """loops to run (None: the trained number)"""
     svg: Path | None = None
     """file to write a picture of it to"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -31,17 +28,17 @@ class InspectCommand:
 
 def inspect(arguments: list[str]) -> None:
     command = parse(InspectCommand, arguments, "looped inspect")
-    require_file("svg", command.svg)
+    require_svg(command.svg)
 
     from looped.analysis import look_inside
     from looped.files import save_text
-    from looped.pretrained import load_any
+    from looped.pretrained import load
     from looped.training import evaluate
     from looped.training.engine import choose_device
     from looped.training.evaluation import EVALUATION_SEED, held_out
     from looped.training.schedules import trained_size
 
-    run = load_any(command.run, choose_device(command.device))
+    run = load(command.run, choose_device(command.device))
     example_size = trained_size(run.config)
     size = held_out(run.task, "test", command.size)
     batch = run.task.sample(EVALUATION_SEED, "test", range(size), example_size)
@@ -60,7 +57,7 @@ def inspect(arguments: list[str]) -> None:
 def _table(about: dict[str, Any]) -> str:
     """Some of the loops, the first and the last among them."""
     rows, metric = about["rows"], about["metric"]
-    names = list(rows[0]["modulation"])
+    names = about["modulated"]
     step = -(-len(rows) // SHOWN_ROWS)
     chosen = [row for row in rows if row["loop"] == 1 or row["loop"] % step == 0 or row is rows[-1]]
     heads = ["loop", "state", "change", "continuity", metric, *names]
@@ -85,8 +82,11 @@ def _short(number: float) -> str:
 
 
 def picture(about: dict[str, Any]) -> str:
-    """The same as charts: answers, state and change, continuity, modulation."""
-    from looped.experiments.figures import PALETTE, Lines, Series, draw
+    """The same as charts: answers, state and change, continuity, and modulation where there is one.
+
+    One legend serves all of them, so no colour comes twice in it. A line that is alone in its chart is in no legend.
+    """
+    from looped.experiments.figures import INK, PALETTE, Lines, Series, draw
     from looped.experiments.measured import measure_named
 
     rows, measure = about["rows"], measure_named(about["metric"])
@@ -96,21 +96,23 @@ def picture(about: dict[str, Any]) -> str:
     def line(label: str, place: int, values: list[float]) -> Series:
         return Series(label, PALETTE[place], loops, values, style="line")
 
+    def alone(name: str) -> Series:
+        return Series("", INK, loops, [row[name] for row in rows], style="line")
+
     def chart(title: str, y_label: str, *series: Series, **options: Any) -> Lines:
         return Lines(title, "loop", y_label, series, marks=trained, **options)
 
-    answers = line("answers", 2, [row[about["metric"]] for row in rows])
     sizes = [line(name, place, [row[name] for row in rows]) for place, name in enumerate(("state", "change"))]
     charts = [
-        chart("Answers", measure.label, answers, y_range=measure.axis),
+        chart("Answers", measure.label, alone(about["metric"]), y_range=measure.axis),
         chart("Size of the state, and its change as a share", "root mean square", *sizes, y_scale="log"),
-        chart("What a small change of the input becomes", "continuity coefficient",
-              line("continuity", 6, [row["continuity"] for row in rows]), y_scale="log"),
+        chart("What a small change of the input becomes", "continuity coefficient", alone("continuity"), y_scale="log"),
     ]  # fmt: skip
-    names = list(rows[0]["modulation"])
-    if names:
-        tables = {name: [row["modulation"][name]["rms"] for row in rows] for name in names}
-        lines = [line(name, place, values) for place, (name, values) in enumerate(tables.items())]
+    told = "answers, state and continuity"
+    if about["modulated"]:
+        tables = {name: [row["modulation"][name]["rms"] for row in rows] for name in about["modulated"]}
+        lines = [line(name, place, values) for place, (name, values) in enumerate(tables.items(), start=len(sizes))]
         charts.append(chart("Modulation", "root mean square", *lines))
-    alt = f"{about['run']} from inside: answers, state, continuity and modulation after each of {len(rows)} loops"
-    return draw(charts, "inside", alt, columns=2) + "\n"
+        told = "answers, state, continuity and modulation"
+    alt = f"{about['run']} from inside: {told} after each of {len(rows)} loops"
+    return draw(charts, "inside", alt, columns=2 if len(charts) == 4 else 3) + "\n"

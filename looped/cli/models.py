@@ -38,11 +38,11 @@ class PackCommand:
     name: tyro.conf.Positional[str]
     """what it is to be called, such as sudoku/modulated-r32"""
     size: int | None = None
-    """examples of the test (default: those of the run's record, or else the task's own number)"""
+    """examples of the test (None: as in the run's record, or else the task's own number)"""
     commit: str | None = None
-    """of the code that trained it (default: what the run's record says)"""
+    """of the code that trained it (None: what the run's record says)"""
     date: str | None = None
-    """of the training's end (default: what the run's record says)"""
+    """of the training's end (None: what the run's record says)"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where to test"""
     json: bool = False

@@ -1,21 +1,33 @@
 """Flags to dataclasses with tyro, which only this package knows, and its complaints in one line."""
 
 import contextlib
+import errno
 import io
 import json
 import math
+import os
 import re
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
 from looped.errors import InputError, require, unknown
+from looped.files import writing
 
 Parsed = TypeVar("Parsed")
 
+# tyro adds every default to its help by itself: ours says what None stands for, as (None: ...), and no more.
 JSON_HELP = "print one JSON object"
+AnyRun = Annotated[
+    tyro.conf.Positional[str],
+    tyro.conf.arg(
+        help="folder of a trained run, a name that looped models lists, or a task, which stands for its best shipped "
+        "model"
+    ),
+]
 
 # What is said of text that is not a number in tyro's complaint about a flag, and by us. (Lists are of numbers.)
 _NOT_A_NUMBER = {
@@ -84,9 +96,23 @@ def _one_line(box: str, program: str) -> str:
     return f"{complaint} ({program} --help lists all flags)"
 
 
-def require_file(name: str, path: Path | None) -> None:
-    """That a path to write to, if one is given, can be a file's."""
-    require(path is None or path.name != "", f"{name} must be a file, got {path}")
+def require_svg(path: Path | None) -> None:
+    """That a picture, if one is asked for, can be written there as what it is."""
+    expected = path is None or path.suffix.lower() == ".svg"
+    require(expected, f"expected a picture's file that ends in .svg, got {str(path)!r}")
+    require_writable(path)
+
+
+def require_writable(path: Path | None) -> None:
+    """That a file, if one is asked for, can be made there: said before the work whose result it gets."""
+    if path is None:
+        return
+    with writing(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        there = next(folder for folder in path.absolute().parents if folder.exists())
+        with tempfile.TemporaryFile(dir=there):  # permissions alone do not tell, so it is tried
+            pass
 
 
 def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
@@ -97,8 +123,13 @@ def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
 
 
 def show(value: Any, text: str, *, as_json: bool) -> None:
-    """A result on standard output: the text, or one JSON object in which NaN and infinity are null."""
-    print(json.dumps(_finite(value), allow_nan=False) if as_json else text)
+    """A result on standard output: the text, or one JSON object."""
+    print(json_text(value) if as_json else text)
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON, in which NaN and infinity are null."""
+    return json.dumps(_finite(value), allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

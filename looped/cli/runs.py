@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from looped.cli.parsing import JSON_HELP, leading_name, parse, peek, require_file, show
+from looped.cli.parsing import JSON_HELP, AnyRun, leading_name, parse, peek, require_svg, show
 from looped.errors import require
 
 
@@ -53,21 +53,20 @@ def train(arguments: list[str]) -> None:
 
 
 _RECIPE_HELP = "where the other flags start from: the paper's settings, what learns fastest, or a laptop's size"
-_OUT_HELP = "the run's folder (default: runs/ and a name made of the config)"
+_OUT_HELP = "the run's folder (None: runs/ and a name made of the config)"
 
 
 @dataclass(frozen=True)
 class EvalCommand:
-    """Measure a trained run on held-out examples."""
+    """Measure a trained run on held-out examples, or on those that it was trained on."""
 
-    run: tyro.conf.Positional[str]
-    """folder of a trained run, or a name that looped models lists"""
+    run: AnyRun
     loops: tuple[int, ...] = ()
-    """loop counts to measure at (default: the trained one)"""
+    """loop counts to measure at (none given: the trained one)"""
     split: Literal["train", "validation", "test"] = "test"
-    """which examples"""
+    """which examples (train: those that the run has seen)"""
     size: int | None = None
-    """how many examples, at most a million (default: 1000; of a text, all)"""
+    """how many examples, at most a million (None: 1000; of a text, all)"""
     sets: bool = False
     """measure on the task's further test sets, such as Sudoku by difficulty"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -78,21 +77,24 @@ class EvalCommand:
 
 def evaluate(arguments: list[str]) -> None:
     command = parse(EvalCommand, arguments, "looped eval")
+    require(not command.sets or command.split != "train", "expected --sets or --split train, got both")
 
-    from looped import training
-    from looped.pretrained import load_any
+    from looped.pretrained import load
+    from looped.training import evaluation
     from looped.training.engine import choose_device
     from looped.training.schedules import trained_size
 
-    run = load_any(command.run, choose_device(command.device))
+    run = load(command.run, choose_device(command.device))
     sets = run.task.test_sets() if command.sets else {}
     require(bool(sets) or not command.sets, f"{run.task.name} has no further test sets")
     reports = {}
     for name, task in (sets or {"": run.task}).items():
-        size = trained_size(replace(run.config, task=task))
-        reports[name] = training.evaluate(
-            run.model, task, command.split, command.size, command.loops or None, example_size=size
-        )
+        config, asked = replace(run.config, task=task), (command.size, command.loops or None)
+        if command.split == "train":
+            reports[name] = evaluation.evaluate_trained(run.model, config, run.step, *asked)
+        else:
+            size = trained_size(config)
+            reports[name] = evaluation.evaluate(run.model, task, command.split, *asked, example_size=size)
     for report in reports.values():
         report["step"] = run.step
     num_steps = run.config.train.num_steps
@@ -118,16 +120,15 @@ def _readable(report: dict[str, Any], name: str) -> str:
 class SolveCommand:
     """Ask a trained run, and see its answer after every loop: played on a terminal, in lines elsewhere."""
 
-    run: tyro.conf.Positional[str]
-    """folder of a trained run, a name that looped models lists, or a task, which stands for its best shipped model"""
+    run: AnyRun
     input: str | None = None
-    """the question, such as abca|bcca (default: a test example)"""
+    """the question, such as abca|bcca (None: a test example)"""
     index: int | None = None
-    """number of the test example that is asked without an input (default: 0)"""
+    """number of the test example that is asked without an input, from 0 (None: the first)"""
     loops: int | None = None
-    """loops to run (default: the trained number)"""
+    """loops to run (None: the trained number)"""
     delay: float | None = None
-    """seconds between loops on a terminal (default: 0.15, or less where five seconds would be over)"""
+    """seconds between loops on a terminal (None: 0.15, or less where five seconds would be over)"""
     svg: Path | None = None
     """file to write what a terminal shows to, as one animated picture for a page"""
     json: bool = False
@@ -137,23 +138,28 @@ class SolveCommand:
 def solve(arguments: list[str]) -> None:
     command = parse(SolveCommand, arguments, "looped solve")
     require(command.delay is None or 0 <= command.delay <= 60, f"delay must be in 0..60 seconds, got {command.delay}")
-    require_file("svg", command.svg)
+    require_svg(command.svg)
     require(command.input is None or command.index is None, "expected an input or an index, got both")
 
+    from looped.tasks.base import MAX_INDEX
+
+    index = command.index or 0
+    require(0 <= index <= MAX_INDEX, f"index must be in 0..{MAX_INDEX}, got {index}")
+
     from looped import inference
-    from looped.cli.board import Play, final_board, show_live
+    from looped.cli.board import Play, final_board, question, show_live
     from looped.cli.film import film
     from looped.files import save_text
-    from looped.pretrained import load_any
+    from looped.pretrained import load
 
-    run = load_any(command.run)
+    run = load(command.run)
     if command.input is not None:
         inputs = run.task.parse(command.input)
         truth = run.task.solve(inputs)
         if (why := run.task.unlike_examples(inputs)) is not None:
             print(f"looped: unlike anything that it was tested with: {why}", file=sys.stderr)
     else:
-        inputs, targets = run.test_example(command.index or 0)
+        inputs, targets = run.test_example(index)
         truth = run.task.answer(targets)
     frames = list(inference.solve(run.model, run.task, inputs, command.loops))
     play = Play(run.name, run.task, inputs, frames, truth)
@@ -171,7 +177,7 @@ def solve(arguments: list[str]) -> None:
     if sys.stdout.isatty() and not console.is_dumb_terminal:
         show_live(play, console, command.delay)
         return
-    print(run.task.render(inputs))
+    print(question(play))
     for frame in frames:
         said = [f"loop {frame.loop:>4}", frame.answer, frame.how_sure, f"change {frame.change:.3f}"]
         print("   ".join(filter(None, said)))

@@ -69,7 +69,7 @@ class ApproximateCommand:
     p: float = 2.0
     """the norm that errors are measured in"""
     lipschitz: float | None = None
-    """Lipschitz constant of a function of your own, for a bound that is certified"""
+    """Lipschitz constant of a function of your own, for a bound that is certified (None: unknown)"""
     json: bool = False
     """print one JSON object"""
 
@@ -95,7 +95,7 @@ class PlotCommand:
     name: tyro.conf.Positional[Literal["staircase", "ids", "labels", "error", "trace"]]
     """which picture"""
     out: Path | None = None
-    """file to write, .png, .svg or .pdf (default: the picture's name, .png)"""
+    """file to write, .png, .svg or .pdf (None: the picture's name, .png)"""
     json: bool = False
     """print one JSON object"""
 

@@ -72,6 +72,27 @@ def test_what_a_model_leaves_alone_has_no_table(knobs, names):
     assert list(look_inside(model_of(**knobs), INPUTS, num_loops=2)["rows"][0]["modulation"]) == names
 
 
+@pytest.mark.parametrize(
+    ("knobs", "names"),
+    [
+        ({"block": "looped"}, []),
+        ({"conditioning": "additive"}, []),
+        ({"conditioning": "eta"}, ["gamma2"]),
+        ({"conditioning": "gate"}, ["gamma1", "gamma2"]),
+        ({"conditioning": "timestep"}, ["alpha1", "alpha2", "gamma1", "gamma2"]),
+    ],
+)
+def test_what_is_modulated_is_what_a_conditioner_sets(knobs, names):
+    """Drawn anew, a conditioner changes those tables and no others."""
+    model = model_of(**knobs)
+    before = modulation(model)
+    with torch.no_grad():
+        for parameter in () if model.stack.conditioner is None else model.stack.conditioner.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    changed = [name for name, table in modulation(model).items() if not torch.equal(table, before.get(name, table[:0]))]
+    assert look_inside(model, INPUTS, num_loops=2)["modulated"] == changed == names
+
+
 def test_the_model_is_left_as_it_was():
     model = model_of(block="looped")
     before = {name: each.clone() for name, each in model.state_dict().items()}

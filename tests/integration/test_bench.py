@@ -144,6 +144,16 @@ def test_a_mistake_is_one_line(arguments, message, capsys, tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.parametrize("verb", ["train", "infer", "scaling"])
+def test_a_file_that_cannot_be_written_is_said_before_measuring(verb, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, f"bench_{verb}", lambda *_, **__: pytest.fail("it was measured"))
+    (tmp_path / "file").write_text("mine")
+    out = tmp_path / "file" / "new" / "bench.json"
+    assert f"cannot write {out}: Not a directory" in complaint(capsys, verb, *LAPTOP, "--out", str(out))
+    assert "Is a directory" in complaint(capsys, verb, *LAPTOP, "--out", str(tmp_path))
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_missing_gpu_is_said(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "needs a GPU" in complaint(capsys, "infer", "--device", "cuda")

@@ -152,6 +152,7 @@ def failing_run(error):
 @pytest.mark.parametrize(("error", "expected"), [
     (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore."), "CUDA out of memory. Tried to"),
     (RuntimeError("CUDA error: an illegal memory access was encountered\nMore."), "CUDA error: an illegal"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 2 bytes"), "can't allocate"),
     (OSError(28, "No space left on device"), "No space left on device"),
     (MemoryError(), "MemoryError"),
 ])  # fmt: skip

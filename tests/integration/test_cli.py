@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from looped.cli import main
+from looped.tasks import TASKS
 
 TRAIN = [
     "train", "edit-distance", "--recipe", "laptop", "--task.length", "4", "--model.block", "modulated",
@@ -67,6 +68,18 @@ def test_eval_measures_each_loop_count_beside_the_baseline(run, capsys):
     assert "best constant answer" in text
 
 
+def test_eval_of_train_measures_what_the_run_was_trained_on(tmp_path, capsys):
+    """A small set that the run knows by heart: other examples of its size it does not."""
+    run = str(tmp_path / "run")
+    by_heart = ["--train.num-examples", "16", "--train.batch-size", "16", "--train.num-steps", "150",
+                "--train.size-schedule", "fixed", "--train.size-choices", "--seed", "1"]  # fmt: skip
+    answer(capsys, *TRAIN, *by_heart, "--out", run)
+    own = json.loads(answer(capsys, "eval", run, "--split", "train", "--size", "50", "--json"))
+    assert (own["size"], own["rows"][0]["accuracy"]) == (16, 1.0)
+    assert json.loads(answer(capsys, "eval", run, "--size", "50", "--json"))["rows"][0]["accuracy"] < 1
+    assert "expected --sets or --split train" in complaint(capsys, "eval", run, "--sets", "--split", "train")
+
+
 def test_eval_knows_further_test_sets(tmp_path, capsys):
     run = str(tmp_path / "run")
     small = ["--model.dim", "16", "--train.num-steps", "2", "--train.batch-size", "4", "--train.eval-size", "4"]
@@ -97,6 +110,34 @@ def test_data_verbs_show_write_check_and_count(task, knobs, tmp_path, capsys):
     lines = (tmp_path / "set.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines[1:4]] == shown
     assert json.loads(answer(capsys, "data", "stats", task, *knobs, "--size", "50", "--json"))["examples"] == 50
+
+
+@pytest.mark.parametrize("size", [1, 499, 500, 501, 1200])
+def test_a_sample_is_printed_part_by_part_as_one(size, capsys):
+    from looped.tasks import EditDistance
+
+    examples = EditDistance(length=4).examples(0, "train", range(size))
+    asked = ["data", "sample", "edit-distance", "--task.length", "4", "--size", str(size)]
+    assert answer(capsys, *asked, "--json") == json.dumps(examples) + "\n"
+    texts = ["\n".join(f"{name}: {value}" for name, value in example.items()) for example in examples]
+    assert answer(capsys, *asked) == "\n\n".join(texts) + "\n"
+
+
+def test_a_sample_is_never_drawn_at_once(capsys, monkeypatch):
+    from looped.tasks import EditDistance
+
+    drawn = []
+    make = EditDistance.examples
+    monkeypatch.setattr(EditDistance, "examples", lambda self, *keys: drawn.append(len(keys[-1])) or make(self, *keys))
+    answer(capsys, "data", "sample", "edit-distance", "--task.length", "4", "--size", "1200")
+    assert (sum(drawn), max(drawn)) == (1200, 500)
+
+
+def test_data_and_eval_take_as_many_examples():
+    from looped.cli.data import MOST_EXAMPLES
+    from looped.training.evaluation import MAX_EXAMPLES
+
+    assert MOST_EXAMPLES == MAX_EXAMPLES
 
 
 def test_theory_verbs_build_and_draw(tmp_path, capsys):
@@ -137,6 +178,51 @@ def test_solve_shows_the_answer_after_every_loop(run, capsys):
     text = answer(capsys, "solve", run, "--index", "3")
     assert text.count("loop ") == 3
     assert "truth" in text
+
+
+def test_a_trees_question_is_short_and_whole_in_json(tmp_path, capsys):
+    run = str(tmp_path / "tree")
+    small = ["--task.points", "9", "--task.dims", "8", "--model.dim", "16", "--model.num-loops", "2",
+             "--train.num-steps", "1", "--train.batch-size", "2", "--train.eval-size", "4",
+             "--train.device", "cpu"]  # fmt: skip
+    answer(capsys, "train", "decision-tree", "--recipe", "laptop", *small, "--out", run)
+    whole = json.loads(answer(capsys, "solve", run, "--json"))["input"].splitlines()
+    assert len(whole) == 9
+    heading, first, second, query, *rest = answer(capsys, "solve", run).splitlines()
+    assert heading == "8 points of 8 numbers and their values: the first 2, then the query"
+    for line, full in ((first, whole[0]), (second, whole[1]), (query, whole[8])):
+        numbers, value = full.split(" -> ")
+        said, _, said_value = line.partition(" ... -> ")
+        assert [float(each) for each in said.split()] == [round(float(each), 2) for each in numbers.split()[:6]]
+        assert said_value == (value if value == "?" else f"{float(value):.2f}")
+    assert [line.split()[0] for line in rest] == ["loop", "loop", "truth"]
+    own = ";".join(["0 1 2 3 4 5 6 7 -> 1", "7 6 5 4 3 2 1 0 -> ?"])
+    assert answer(capsys, "solve", run, "--input", own).startswith("1 point of 8 numbers and its value, then")
+
+
+HELPS = [
+    "train", *(f"train {task}" for task in TASKS), *(f"paper {verb}" for verb in ("list", "run", "report")),
+    "eval", "solve", "inspect", "models list", "models check", "models pack", "data check",
+    "theory verify", "theory approximate", "theory plot", "bench train", "bench infer", "bench scaling",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", HELPS)
+def test_help_names_one_default_of_a_flag(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert any("-h, --help" in line for line in lines)
+    assert [line for line in lines if line.count("default") > 1] == []
+
+
+@pytest.mark.parametrize("verb", ["eval", "solve", "inspect"])
+def test_help_says_what_may_stand_for_a_run(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    assert "or a task, which stands for its best shipped model" in capsys.readouterr().out
 
 
 def test_help_shows_every_knob_with_its_meaning(capsys):
@@ -304,6 +390,7 @@ def test_a_bug_is_not_told_as_a_lack_of_memory(run, monkeypatch):
         (["eval", "{run}", "--split", "exam"], "exam"),
         (["solve", "{run}", "--input", "abca"], "expected two strings"),
         (["solve", "{run}", "--input", "abca|bcca", "--index", "3"], "expected an input or an index, got both"),
+        (["solve", "{run}", "--index", "-1"], "index must be in 0..4611686018427387904, got -1"),
         (["eval", "{run}", "--loops", "few"], "--loops: expected numbers, got 'few'"),
         (["solve", "{run}", "--input", "abzz|abca"], "'z'"),
         (["solve", "{run}", "--input", "abcabc|abca"], "letters, got 6"),
@@ -313,6 +400,10 @@ def test_a_bug_is_not_told_as_a_lack_of_memory(run, monkeypatch):
         (["data"], "expected a verb first"),
         (["data", "sample"], "expected a task first"),
         (["data", "sample", "sudokus"], "did you mean 'sudoku'"),
+        (["data", "sample", "lcs", "--size", "0"], "size must be at least 1, got 0"),
+        (["data", "sample", "lcs", "--size", "1000000000"], "size must be at most 1,000,000, got 1000000000"),
+        (["data", "stats", "sudoku", "--task.side", "4", "--size", "1000001"], "size must be at most 1,000,000, got"),
+        (["data", "stats", "decision-tree", "--size", "100000"], "size must be at most 16,693, got 100000"),
         (["data", "check", "{folder}/notes.txt"], "line 1: expected a JSON object"),
         (["data", "build", "lcs", "--size", "0", "--out", "{new}"], "size must be at least 1, got 0"),
         (["theory", "prove"], "unknown verb 'prove'"),

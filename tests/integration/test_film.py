@@ -1,5 +1,6 @@
 """A model's answers as an animated picture, read back as a browser would read it."""
 
+import io
 import json
 import re
 from itertools import pairwise
@@ -9,13 +10,15 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from looped.cli import film as drawn
 from looped.cli import main
-from looped.cli.board import Play, verdict
+from looped.cli.board import Play, table, verdict
 from looped.cli.film import film
 from looped.inference import Frame
-from looped.tasks import Sudoku
+from looped.tasks import Countdown, Sudoku
+from looped.tasks.countdown_search import EQUALS, PLUS, ZERO
 from tests.integration.test_cli import answer, complaint
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -52,8 +55,12 @@ def play() -> Play:
 
 
 def text_play(answers: list[str], question: str = "one < two & three > zero", truth: str | None = None) -> Play:
-    task: Any = SimpleNamespace(name="comparing", render=lambda inputs: question)
-    frames = [Frame(n, np.zeros(1), text, n / 10, 0.1, np.ones(1)) for n, text in enumerate(answers, start=1)]
+    task: Any = SimpleNamespace(
+        name="comparing",
+        render=lambda inputs: question,
+        is_right=lambda inputs, outputs, truth: answers[outputs[0]] == truth,
+    )
+    frames = [Frame(n, np.array([n - 1]), text, n / 10, 0.1, np.ones(1)) for n, text in enumerate(answers, start=1)]
     return Play("runs/<mine> & yours", task, np.zeros(1), frames, truth)
 
 
@@ -211,6 +218,25 @@ def test_another_task_shows_question_answer_and_whether_it_is_right():
     assert not any("truth" in text for text in words(Film(film(text_play(["a"]))).root))
 
 
+def test_another_answer_that_the_task_finds_right_is_shown_as_right():
+    """Of many solutions of a Countdown question the first one is called the truth."""
+    task = Countdown()
+    inputs = task.parse("2 3 4 5 -> 14")
+    other, wrong = inputs.copy(), inputs.copy()
+    for outputs, last in ((other, 14), (wrong, 15)):
+        for place, (a, b, result) in zip((5, 10, 15), ((5, 4, 9), (9, 3, 12), (12, 2, last)), strict=True):
+            outputs[place : place + 5] = [ZERO + a, PLUS, ZERO + b, EQUALS, ZERO + result]
+    frames = [Frame(n, each, task.answer(each), 0.9, 0.1, np.ones(20)) for n, each in enumerate((wrong, other), 1)]
+    play = Play("mine", task, inputs, frames, task.solve(inputs))
+    assert frames[1].answer == "5 + 4 = 9, 9 + 3 = 12, 12 + 2 = 14" != play.truth
+    assert ["right" in words(moment) for moment in Film(film(play)).moments] == [False, False, True]
+    console = Console(record=True, force_terminal=True, color_system="standard", width=80, file=io.StringIO())
+    console.print(table(play, 1, console))
+    shown = console.export_text(styles=True)
+    assert f"\x1b[32m{frames[1].answer}" in shown
+    assert f"\x1b[32m{frames[0].answer}" not in shown
+
+
 def test_a_long_text_is_wrapped_and_cut():
     letters = "abcdefghij" * 100
     seen = Film(film(text_play([letters, "short"], question=f"{letters}\nlast")))
@@ -274,14 +300,15 @@ def test_solve_writes_a_film_beside_what_it_prints(run, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("path", "message"),
-    [("{file}/film.svg", "cannot write"), ("{folder}", "Is a directory"), ("", "svg must be a file, got ."),
-     ("/proc/film.svg", "cannot write /proc/film.svg")],
+    [("{file}/film.svg", "cannot write"), ("{folder}", "Is a directory"), ("", "that ends in .svg, got '.'"),
+     ("/proc/film.svg", "cannot write /proc/film.svg"), ("{file}.png", "that ends in .svg, got")],
 )  # fmt: skip
-def test_a_film_that_cannot_be_written_is_one_line(path, message, run, tmp_path, capsys):
+def test_a_film_that_cannot_be_written_is_one_line_before_any_work(path, message, run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("looped.pretrained.load", lambda *_: pytest.fail("the run was loaded"))
     (tmp_path / "file").write_text("mine")
-    (tmp_path / "folder").mkdir()
-    places = {"file": tmp_path / "file", "folder": tmp_path / "folder"}
+    (tmp_path / "folder.svg").mkdir()
+    places = {"file": tmp_path / "file", "folder": tmp_path / "folder.svg"}
     for more in ([], ["--json"]):
         assert message in complaint(capsys, "solve", run, "--svg", path.format(**places), *more)
     assert (tmp_path / "file").read_text() == "mine"
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder.svg"]

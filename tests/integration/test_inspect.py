@@ -1,11 +1,15 @@
 """`looped inspect`: a run from inside, as a table, as JSON and as a picture."""
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import pytest
 
 from looped.cli import main
+from looped.cli.inspect import picture
+from looped.experiments import figures
 from looped.inference import load_run
 from looped.training import evaluate
 from tests.integration.test_cli import answer, complaint
@@ -60,9 +64,40 @@ def test_the_picture_is_one(block, run, capsys, tmp_path):
         answer(capsys, "train", "edit-distance", "--model.block", block, *KNOBS, "--out", run)
     answer(capsys, "inspect", run, "--size", "2", "--svg", str(path))
     drawn = " ".join(ElementTree.fromstring(path.read_text()).itertext())
-    for word in ("Answers", "Size of the state", "continuity coefficient", "Modulation", "alpha2"):
+    for word in ("Answers", "Size of the state", "continuity coefficient"):
         assert word in drawn
-    assert ("gamma1" in drawn) == (block == "modulated")
+    for word in ("Modulation", "modulation", "alpha2", "gamma1"):
+        assert (word in drawn + path.read_text()) == (block == "modulated")
+
+
+@pytest.mark.parametrize("names", [(), ("alpha1", "alpha2", "gamma1", "gamma2", "shift1", "shift2")])
+def test_no_two_words_of_the_legend_have_one_colour(names, monkeypatch):
+    drawn: list[figures.Lines] = []
+    monkeypatch.setattr(figures, "draw", lambda charts, *_, **__: drawn.extend(charts) or "")
+    row = {"loop": 1, "state": 1.0, "change": 1.0, "continuity": 1.0, "accuracy": 1.0}
+    rows = [{**row, "modulation": {name: {"rms": 1.0} for name in names}}]
+    picture({"run": "mine", "metric": "accuracy", "trained_loops": 1, "modulated": list(names), "rows": rows})
+    legend = {(one.label, one.colour) for chart in drawn for one in chart.series if one.label}
+    assert {label for label, _ in legend} == {"state", "change", *names}
+    assert len({colour for _, colour in legend}) == len(legend)
+    assert all(len(chart.series) == 1 or all(one.label for one in chart.series) for chart in drawn)
+
+
+def test_a_model_without_conditioning_has_no_columns_of_it(capsys, tmp_path):
+    run = str(tmp_path / "looped")
+    answer(capsys, "train", "edit-distance", "--model.block", "looped", *KNOBS, "--out", run)
+    text = answer(capsys, "inspect", run, "--size", "2")
+    assert text.splitlines()[1].split() == ["loop", "state", "change", "continuity", "accuracy"]
+    assert "modulation" not in text
+    found = json.loads(answer(capsys, "inspect", run, "--size", "2", "--json"))
+    assert found["modulated"] == []
+    assert list(found["rows"][0]["modulation"]) == ["alpha1", "alpha2"]  # the gains are there for who looks for them
+
+
+def test_another_kind_of_picture_is_refused_before_the_work(run, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("looped.pretrained.load", lambda *_: pytest.fail("the run was loaded"))
+    assert "ends in .svg, got" in complaint(capsys, "inspect", run, "--svg", str(tmp_path / "inside.png"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_mistakes_are_one_line(run, capsys, tmp_path):
@@ -72,3 +107,16 @@ def test_mistakes_are_one_line(run, capsys, tmp_path):
     (tmp_path / "file").write_text("mine")
     assert "cannot write" in complaint(capsys, "inspect", run, "--size", "2", "--svg", str(tmp_path / "file" / "a.svg"))
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_what_the_document_says_of_the_looped_model_is_seen_by_its_command(capsys):
+    text = " ".join((Path(__file__).parents[2] / "docs" / "continuity.md").read_text().split())
+    (command,) = re.findall(r"`looped (inspect sudoku/looped-r32 [^`]*)`", text)
+    found = json.loads(answer(capsys, *command.split(), "--json"))
+    last = found["rows"][59]
+    assert f"after 60 loops all {found['num_examples']} boards are right" in text
+    assert last["accuracy"] == 1
+    assert f"{last['state']:.2f} after 60 loops" in text
+    assert f"with one {last['continuity']:.0f} times as long (89 times)" in text
+    assert f"changes the state by {100 * last['change']:.1f} %" in text

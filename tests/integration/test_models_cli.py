@@ -15,7 +15,7 @@ from looped import pretrained
 from looped.cli import main
 from looped.cli.board import Play, board, final_board, rule_breakers, show_live, table
 from looped.inference import Frame, load_run, solve
-from looped.tasks import EditDistance, Sudoku
+from looped.tasks import DecisionTree, EditDistance, Sudoku
 from tests.integration.test_cli import answer, complaint
 
 SMALL = [
@@ -275,3 +275,17 @@ def test_the_table_keeps_the_latest_answers_that_fit(capsys):
     assert "truth: 40" in text
     final_board(Play("mine", task, inputs, frames), console)  # strings have no board
     assert console.export_text() == ""
+
+
+def test_the_table_asks_a_tree_in_few_lines_that_fit():
+    """The query is among them: without it nobody knows what was asked."""
+    task = DecisionTree()
+    inputs = task.sample(0, "test", [0]).inputs[0]
+    frames = [Frame(loop, inputs, str(loop), None, 0.1, np.ones(len(inputs))) for loop in range(1, 41)]
+    console = Console(width=80, height=20, file=io.StringIO(), record=True)
+    console.print(table(Play("mine", task, inputs, frames, "40"), 39, console))
+    lines = console.export_text().splitlines()
+    assert len(lines) <= 20
+    assert "100 points of 20 numbers" in lines[1]
+    query = " ".join(f"{number:5.2f}" for number in inputs[-1][:6])
+    assert lines[4].rstrip() == f"{query} ... -> ?"
