@@ -120,7 +120,7 @@ class Trainer:
         since, last_time, outcomes = self.step, self._started, []
         if not self.quiet and (lacking := unreached(self.config)) is not None:
             print(f"looped: {lacking}", file=sys.stderr)
-        with Log(self.folder.log_path, self.config, self.step, quiet=self.quiet) as log, _stop_signals() as stopped:
+        with _stop_signals() as stopped, Log(self.folder.log_path, self.config, self.step, quiet=self.quiet) as log:
             for step, outcome in chain(begun, self._steps(self.step + len(begun))):
                 outcomes.append(outcome)
                 self.step = step + 1
