@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,9 +18,12 @@ from looped.config import RunConfig
 from looped.errors import InputError, require
 from looped.files import save
 from looped.tasks import Batch, Split, Task
+from looped.tasks.base import MAX_EXAMPLES
 
 CHUNK = 500  # examples made and written at a time
-MAX_SIZE = 10**9
+MAX_SIZE = 10**9  # of a file
+# Of examples that are counted: those are in memory together, and take about 40 bytes a number.
+MAX_NUMBERS = 2**26
 
 Progress = Callable[[int, int], None]
 """called with the number of examples done and their total"""
@@ -27,8 +31,16 @@ Progress = Callable[[int, int], None]
 
 def sample(task: Task, size: int = 5, seed: int = 0, split: Split = "train") -> list[dict[str, Any]]:
     """The first `size` examples of a split in the task's own terms."""
-    _require_size(size)
-    return task.examples(seed, split, range(size))
+    return list(chain.from_iterable(parts(task, size, seed, split)))
+
+
+def parts(
+    task: Task, size: int, seed: int = 0, split: Split = "train", *, most: int = MAX_EXAMPLES
+) -> Iterator[list[dict[str, Any]]]:
+    """The same, some at a time: however many there are, few are in memory."""
+    _require_size(size, most)
+    numbers = range(size)
+    return (task.examples(seed, split, numbers[start : start + CHUNK]) for start in range(0, size, CHUNK))
 
 
 def build(
@@ -41,7 +53,7 @@ def build(
 ) -> dict[str, Any]:
     """Write a data set. Until it is complete, whatever lay at `path` before stays there untouched."""
     path = Path(path)
-    _require_size(size)
+    _require_size(size, MAX_SIZE)
     require(not path.is_dir(), f"expected a file to write, got the folder {path}")
     header = {"task": RunConfig(task).to_json()["task"], "seed": seed, "split": split, "size": size}
     digest = hashlib.sha256()
@@ -79,7 +91,8 @@ def check(path: str | Path, progress: Progress | None = None) -> dict[str, Any]:
 
 def stats(task: Task, size: int = 1000, seed: int = 0, split: Split = "train") -> dict[str, Any]:
     """What the first `size` examples of a split are like: classes, the best constant answer, what the task counts."""
-    _require_size(size)
+    numbers_each = task.spec.seq_len * (task.spec.input_size if task.spec.kind == "vectors" else 1)
+    _require_size(size, max(1, min(MAX_EXAMPLES, MAX_NUMBERS // numbers_each)))
     batch = task.sample(seed, split, range(size))
     examples = task.examples(seed, split, range(size))
     result: dict[str, Any] = {
@@ -107,20 +120,19 @@ def fingerprint(batch: Batch) -> str:
     return digest.hexdigest()
 
 
-def _require_size(size: int) -> None:
+def _require_size(size: int, most: int) -> None:
     require(size >= 1, f"size must be at least 1, got {size}")
-    require(size <= MAX_SIZE, f"size must be at most {MAX_SIZE}, got {size}")
+    require(size <= most, f"size must be at most {most:,}, got {size}")
 
 
 def _lines(task: Task, header: dict[str, Any], progress: Progress | None) -> Iterator[bytes]:
     yield _as_line(header)
-    size = header["size"]
-    for start in range(0, size, CHUNK):
-        end = min(start + CHUNK, size)
-        examples = task.examples(header["seed"], header["split"], range(start, end))
+    done = 0
+    for examples in parts(task, header["size"], header["seed"], header["split"], most=MAX_SIZE):
         yield b"".join(map(_as_line, examples))
+        done += len(examples)
         if progress is not None:
-            progress(end, size)
+            progress(done, header["size"])
 
 
 def _as_line(value: dict[str, Any]) -> bytes:

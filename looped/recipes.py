@@ -173,12 +173,17 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
 }
 
 
+def depth_of(name: str, task: str) -> tuple[int, int]:
+    """By a recipe: layers of a standard model, and loops of one that loops."""
+    return LAPTOP_DEPTH if name == "laptop" else DEPTHS[task]
+
+
 def recipe(name: str, task: str, block: str = "looped") -> RunConfig:
     """The config that a recipe gives for a task and a block (`ModelConfig.block`)."""
     if name not in RECIPES:
         raise unknown("recipe", name, RECIPES)
     parts = [RECIPES[name].get(which, {}) for which in (_ALL, task, f"{task}/{block}")]
-    num_layers, num_loops = LAPTOP_DEPTH if name == "laptop" else DEPTHS[task]
+    num_layers, num_loops = depth_of(name, task)
     depth = {"num_layers": num_layers} if block == "standard" else {"num_loops": num_loops}
     of_block: dict[str, Any] = {"block": block, **depth}
     config = RunConfig(task_class(task)(), ModelConfig(**of_block))

@@ -1,24 +1,17 @@
 """`looped data sample|build|check|stats`."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import field, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from looped.cli.parsing import JSON_HELP, json_text, leading_name, parse, show
-from looped.errors import require
-
-if TYPE_CHECKING:
-    from looped.tasks import Task
 
 _VERBS = ("sample", "build", "check", "stats")
 _SIZES = {"sample": 5, "build": 1000, "stats": 1000}
-MOST_EXAMPLES = 10**6
-"""as many as looped eval takes; more are written to a file"""
-MOST_NUMBERS = 2**26
-"""of the examples that are counted: those are in memory together, and take about 40 bytes a number"""
 
 
 def data(arguments: list[str]) -> None:
@@ -53,10 +46,9 @@ def data(arguments: list[str]) -> None:
     from looped import data as sets
 
     if verb == "sample":
-        _require_size(command.size, MOST_EXAMPLES)
-        _show_in_parts(command)
+        parts = sets.parts(command.task, command.size, command.seed, command.split)
+        _show_in_parts(parts, command.json)
     elif verb == "stats":
-        _require_size(command.size, max(1, min(MOST_EXAMPLES, MOST_NUMBERS // _numbers_each(command.task))))
         counted = sets.stats(command.task, command.size, command.seed, command.split)
         show(counted, _readable(counted), as_json=command.json)
     else:
@@ -66,28 +58,14 @@ def data(arguments: list[str]) -> None:
         show(made, text, as_json=command.json)
 
 
-def _require_size(size: int, most: int) -> None:
-    require(size >= 1, f"size must be at least 1, got {size}")
-    require(size <= most, f"size must be at most {most:,}, got {size}")
-
-
-def _numbers_each(task: "Task") -> int:
-    spec = task.spec
-    return spec.seq_len * (spec.input_size if spec.kind == "vectors" else 1)
-
-
-def _show_in_parts(command: Any) -> None:
-    """Each part is printed as it is drawn: however many examples there are, few are in memory at a time."""
-    from looped.data import CHUNK
-
-    for start in range(0, command.size, CHUNK):
-        numbers = range(start, min(start + CHUNK, command.size))
-        examples = command.task.examples(command.seed, command.split, numbers)
-        first, last = start == 0, numbers.stop == command.size
-        if command.json:  # the parts of one list
-            print(("[" if first else "") + json_text(examples)[1:-1], end="]\n" if last else ", ")
-        else:
-            print("\n\n".join(_readable(example) for example in examples), end="\n" if last else "\n\n")
+def _show_in_parts(parts: Iterator[list[dict[str, Any]]], as_json: bool) -> None:
+    """Each part is printed as it is drawn."""
+    before, between, after = ("[", ", ", "]") if as_json else ("", "\n\n", "")
+    for examples in parts:
+        shown = json_text(examples)[1:-1] if as_json else "\n\n".join(_readable(example) for example in examples)
+        print(before + shown, end="")
+        before = between
+    print(after)
 
 
 def _check(arguments: list[str]) -> None:

@@ -146,7 +146,6 @@ def solve(arguments: list[str]) -> None:
     index = command.index or 0
     require(0 <= index <= MAX_INDEX, f"index must be in 0..{MAX_INDEX}, got {index}")
 
-    from looped import inference
     from looped.cli.board import Play, final_board, question, show_live
     from looped.cli.film import film
     from looped.files import save_text
@@ -161,7 +160,7 @@ def solve(arguments: list[str]) -> None:
     else:
         inputs, targets = run.test_example(index)
         truth = run.task.answer(targets)
-    frames = list(inference.solve(run.model, run.task, inputs, command.loops))
+    frames = list(run.solve(inputs, command.loops))
     play = Play(run.name, run.task, inputs, frames, truth)
     if command.svg is not None:
         save_text(command.svg, film(play))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from looped.config import RunConfig
 from looped.experiments.spec import Measures, Scale
-from looped.recipes import DEPTHS, recipe
+from looped.recipes import depth_of, recipe
 from looped.tasks.synthetic_text import NAME as STORIES
 
 Key = TypeVar("Key")
@@ -52,7 +52,7 @@ PROBLEMS: dict[str, Problem] = {
 
 @dataclass(frozen=True)
 class Size:
-    """What a scale sets for all experiments; None: as the problem says."""
+    """What a scale sets for all experiments; None: as the problem, or the recipe, says."""
 
     recipe: str
     test_size: int
@@ -68,7 +68,7 @@ class Size:
 
 SIZES: dict[Scale, Size] = {
     "smoke": Size("laptop", 4, 2, (1, 2, 3, 4), 2, 4, 4),
-    "laptop": Size("laptop", 2000, 4, (1, 2, 4, 8), 4, 8, 8),
+    "laptop": Size("laptop", 2000, None, (1, 2, 4, 8), 4, 8, 8),
     "gpu": Size("fast", 10_000),
     "paper": Size("paper", 10_000),
 }
@@ -151,7 +151,8 @@ def measures(scale: Scale, **more: Any) -> Measures:
 
 
 def layers_of(problem: str, scale: Scale) -> int:
-    return SIZES[scale].layers or DEPTHS[PROBLEMS[problem].task][0]
+    size = SIZES[scale]
+    return size.layers or depth_of(size.recipe, PROBLEMS[problem].task)[0]
 
 
 def loops_of(problem: str, scale: Scale) -> tuple[int, ...]:

@@ -25,6 +25,8 @@ _BUCKETS: dict[Split, tuple[int, int]] = {"test": (0, 1), "validation": (1, 2), 
 
 MAX_SEED = 2**32 - 1
 MAX_INDEX = 2**62
+# Of a test or of what is looked at: as many tell an accuracy to a tenth of a point.
+MAX_EXAMPLES = 10**6
 
 
 class Batch(NamedTuple):

@@ -12,6 +12,7 @@ from looped.config import RunConfig
 from looped.errors import require
 from looped.models import LoopModel
 from looped.tasks import Batch, Split, Task
+from looped.tasks.base import MAX_EXAMPLES
 from looped.training.data import trained_on
 from looped.training.objective import position_losses
 
@@ -20,8 +21,6 @@ EVALUATION_SEED = 0
 NUM_RESAMPLES = 1000
 MAX_BATCH = 250
 MAX_SCORES = 2**28
-# As many tell an accuracy to a tenth of a point; all of them are kept until the end.
-MAX_EXAMPLES = 10**6
 
 
 class Stopped(Exception):

@@ -133,13 +133,6 @@ def test_a_sample_is_never_drawn_at_once(capsys, monkeypatch):
     assert (sum(drawn), max(drawn)) == (1200, 500)
 
 
-def test_data_and_eval_take_as_many_examples():
-    from looped.cli.data import MOST_EXAMPLES
-    from looped.training.evaluation import MAX_EXAMPLES
-
-    assert MOST_EXAMPLES == MAX_EXAMPLES
-
-
 def test_theory_verbs_build_and_draw(tmp_path, capsys):
     built = json.loads(answer(capsys, "theory", "approximate", "--function", "attn", "--cells", "4", "--json"))
     assert [built["size"][name] for name in ("dims", "heads", "width", "loops")] == [26, 2, 74, 134]
