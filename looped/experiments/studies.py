@@ -7,7 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from looped.config import RunConfig
-from looped.experiments.scales import BLOCKS, SIZES, fitting, fitting_alike, loops_of, measures, start, with_share
+from looped.experiments.scales import (
+    BLOCKS,
+    SIZES,
+    estimated_seconds,
+    fitting,
+    fitting_alike,
+    loops_of,
+    measures,
+    start,
+    with_share,
+)
 from looped.experiments.spec import SCALE_TEXT, Cell, Experiment, Scale
 
 PROBLEM = "ED40"
@@ -240,6 +250,31 @@ def recipes(scale: Scale) -> Experiment:
     )
 
 
+def equal_time(scale: Scale) -> Experiment:
+    most = SIZES[scale].study_loops
+    configs: dict[tuple[str, str], RunConfig] = {}
+    for name, block in BLOCKS.items():
+        slowest = fitting(_start(block, scale), scale)
+        for num_loops in (count for count in loops_of(PROBLEM, scale) if count <= most):
+            config = replace(slowest, model=replace(slowest.model, num_loops=num_loops))
+            if scale != "smoke":
+                config = with_share(config, estimated_seconds(slowest, scale) / estimated_seconds(config, scale))
+            configs[f"r={num_loops}", name] = config
+    return Experiment(
+        id="equal-time",
+        title="Many loops or many steps, in the same time",
+        about=(
+            f"Models of few loops, trained for as long as those of r = {most}: by a measured speed, their steps are "
+            "cheaper by nearly as much as they loop less, and as many more are taken, with as many more examples. "
+            f"{_on(scale)}"
+        ),
+        scale=scale,
+        cells=tuple(Cell(row, column, config) for (row, column), config in configs.items()),
+        measures=measures(scale),
+        against=f"r={most}",
+    )
+
+
 def _on(scale: Scale) -> str:
     base = start(PROBLEM, scale)
     return f"Edit distance, n = {base.task.size}. Scale {scale}: {SCALE_TEXT[scale]}."
@@ -253,4 +288,5 @@ STUDIES: dict[str, Callable[[Scale], Experiment]] = {
     "loops": loops,
     "fidelity": fidelity,
     "recipes": recipes,
+    "equal-time": equal_time,
 }

@@ -162,10 +162,29 @@ def test_recipes_are_compared_at_equal_work(scale):
     assert {own.train.optimizer, other.train.optimizer} == {"adamw", "muon"}
 
 
+@pytest.mark.parametrize(("scale", "step", "loop", "speed"), [("laptop", 0, 0, 1), ("gpu", 1.3e-3, 35e-6, 235e12)])
+def test_few_loops_are_trained_for_as_long_as_many(scale, step, loop, speed):
+    configs = [cell.config for cell in experiment("equal-time", scale).cells]
+    seconds = [
+        run.train.num_steps * (step + loop * run.model.num_loops) + estimated_flops(run) / speed for run in configs
+    ]
+    assert seconds == pytest.approx([max(seconds)] * len(seconds), rel=0.01)
+    for block in ("looped", "modulated"):
+        own = [run for run in configs if run.model.block == block]
+        fewest, most = own[0], own[-1]
+        assert fewest.model.num_loops < most.model.num_loops
+        assert fewest.train.num_steps > 4 * most.train.num_steps
+        shares = [run.train.curriculum_steps / run.train.num_steps for run in own]
+        assert shares == pytest.approx([shares[-1]] * len(own), rel=0.01)
+        same = replace(fewest.train, num_steps=most.train.num_steps, curriculum_steps=most.train.curriculum_steps)
+        assert same == most.train
+
+
 def test_studies_share_their_runs_with_table_1():
     for scale in ("laptop", "gpu"):
         table = {run_key(config) for config in experiment("table1", scale).configs()}
-        for name, shared in (("conditioning", 2), ("fidelity", 2), ("loops", 2), ("correlation", 9), ("recipes", 1)):
+        counts = {"conditioning": 2, "fidelity": 2, "loops": 2, "correlation": 9, "recipes": 1, "equal-time": 2}
+        for name, shared in counts.items():
             own = {run_key(config) for config in experiment(name, scale).configs()}
             assert len(own & table) == shared, (name, scale)
 
