@@ -7,7 +7,7 @@ from dataclasses import replace
 from looped.experiments.compare import row_name
 from looped.experiments.document import Figure
 from looped.experiments.figures import COLOURS, PALETTE, Bars, BarSeries, Chart, Lines, Series, draw
-from looped.experiments.measured import Measured, by_group, by_row, distinct_runs, grouped, measure_named
+from looped.experiments.measured import Measured, by_group, by_row, distinct_runs, grouped, measure_named, plural
 from looped.experiments.results import Record, at_trained_loops
 from looped.experiments.spec import Experiment
 
@@ -105,9 +105,8 @@ def by_loop(measured: Sequence[Measured]) -> Panels:
                 style = "line" if name == label else "dashed"
                 series.append(Series(name, colour, loops, values, style=style))
                 trained = measure.show(at_trained_loops(test)[test["metric"]])
-                ends.append(
-                    f"{name} {trained} at its trained {one.loops} loops, {measure.show(values[-1])} at {loops[-1]}"
-                )
+                last = f"{measure.show(values[-1])} at {loops[-1]}"
+                ends.append(f"{name} {trained} at its trained {plural(one.loops, 'loop')}, {last}")
                 marks.add(float(one.loops))
         if series:
             measure = measure_named(members[0][1].cell.config.task.metric)

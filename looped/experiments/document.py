@@ -104,9 +104,9 @@ def markdown_block(block: Block) -> str:
         case Table():
             return f"**{_plain(block.caption)}**\n\n{markdown_table(block)}"
         case Figure():
-            # Brackets would end the text of an image.
+            # Brackets would end the text of an image. It tells of all panels, and once.
             alt = _plain(block.alt).replace("[", "(").replace("]", ")")
-            images = (f"![{alt}]({panel_path(block, index)})" for index in range(len(block.panels)))
+            images = (f"![{'' if index else alt}]({panel_path(block, index)})" for index in range(len(block.panels)))
             return "\n".join(images) + f"\n\n*{_plain(block.caption)}*"
 
 
