@@ -29,8 +29,8 @@ def test_the_bootstrap_covers_like_the_normal_interval():
     values = np.random.default_rng(1).normal(3.0, 2.0, size=2000)
     low, high = interval(values)
     half = 1.96 * values.std() / math.sqrt(len(values))
-    assert low == pytest.approx(values.mean() - half, abs=0.25 * half)
-    assert high == pytest.approx(values.mean() + half, abs=0.25 * half)
+    assert low == pytest.approx(values.mean() - half, abs=0.1 * half)
+    assert high == pytest.approx(values.mean() + half, abs=0.1 * half)
 
 
 def test_zeros_and_ones_get_wilson():

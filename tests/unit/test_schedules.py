@@ -15,7 +15,7 @@ from looped.recipes import RECIPES, recipe
 from looped.tasks import TASKS, EditDistance
 from looped.tasks.decision_tree import DecisionTree
 from looped.training.data import batch_at, batches, indices_at, trained_on
-from looped.training.schedules import loops_at, rate_at, size_at, unreached
+from looped.training.schedules import loops_at, rate_at, size_at, sizes, unreached
 
 TASK = EditDistance(length=8)
 
@@ -90,6 +90,13 @@ def test_growing_schedules_walk_through_their_choices():
     assert loops == [1] * 10 + [2] * 10 + [4] * 10 + [8] * 50
     default = run_config(size_schedule="growing", size_choices=(0.5, 1.0))
     assert [size_at(step, default) for step in range(80)] == [4] * 20 + [8] * 60
+
+
+@given(length=st.integers(2, 200), data=st.data())
+def test_a_size_given_as_its_share_is_that_size(length, data):
+    wanted = sorted(data.draw(st.sets(st.integers(1, length), min_size=1, max_size=8)))
+    train = TrainConfig(size_schedule="growing", size_choices=tuple(size / length for size in wanted))
+    assert sizes(RunConfig(EditDistance(length=length), train=train)) == wanted
 
 
 def test_random_schedules_use_all_choices_about_equally():
