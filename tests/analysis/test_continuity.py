@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from looped.analysis import Network, measure_continuity, precise_twin
 from looped.analysis.continuity import _modulus_rows
-from looped.analysis.moduli import Cases, Found, _Probe, unit
+from looped.analysis.moduli import Cases, Found, _Probe, _search, unit
 from looped.analysis.network import exact_products
 from looped.errors import InputError
 from looped.models import build_model
@@ -193,6 +193,16 @@ def test_the_moduli_of_a_norm_are_those_of_a_cone():
         largest = 2 * math.sqrt(8) * math.sin(math.asin(row["delta"] / shortest) / 2)
         assert 0.99 * largest < row["modulus"] < largest * (1 + 1e-9)
         assert row["sampled"] < largest
+
+
+def test_a_direction_and_its_opposite_are_both_tried():
+    """At 0, x + x^2 moves by delta + delta^2 to the one side, by delta - delta^2 to the other, and at first alike."""
+    here, all_of_it = torch.zeros(1, 1, 1), torch.ones(1, 1, 1, dtype=torch.bool)
+    cases = Cases(here, all_of_it, all_of_it, noise=-torch.ones(1, 1, 1, 1))
+    found = _search(lambda x: x + x**2, cases, deltas=(0.5,), iterations=2, hints=())  # pyright: ignore[reportArgumentType]
+    assert found.sampled.flatten().tolist() == [1, 0.5]
+    assert found.ratio.flatten().tolist() == [1, 1.5]
+    assert found.witness.flatten().tolist() == [-1, 1]
 
 
 def test_a_nearer_pair_counts_for_every_larger_delta():
