@@ -86,6 +86,8 @@ def _approximate(arguments: list[str]) -> None:
     # JSON has no number for infinity.
     p = "inf" if math.isinf(command.p) else command.p
     show({**made.as_dict(), "p": p}, made.text(), as_json=command.json)
+    if made.refuted:
+        raise SystemExit(1)
 
 
 @dataclass(frozen=True)

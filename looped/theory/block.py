@@ -64,7 +64,9 @@ class _Composition:
         """
         grid, layer = self.grid, self.layer
         theta = grid.cells + grid.tokens
-        pulse = Pulse(layer, row("clock"), theta, 2 * num_ids + 2 * (theta + 2))
+        # an impulse hands over what is below its bound: ids, times, and a memorizer's first label, however large
+        constants = max(abs(form.const) for form in start.values())
+        pulse = Pulse(layer, row("clock"), theta, max(2 * num_ids + 2 * (theta + 2), 2 * constants))
         spare = [("id", row("id")), ("seq", grid.base * row("seq") + row("best"))]
         started: dict[str, Form] = {}
         for name, form in start.items():

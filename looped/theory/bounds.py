@@ -77,7 +77,10 @@ def error_bound(net: Approximation, p: float = 2, seed: int = 0) -> Bound:
         terms["code"] = resolution * grid.tokens ** (1 / p)
     spread = net.target.high - net.target.low
     spread = spread if spread < inf else float(max(net.spans)) + terms["cell"]
-    # off the good set the output still lies between label values, up to one overlapping sample
+    # a stream may have more room than its labels fill, and a sample at a wrong time lies anywhere in it
+    room = float(max(net.resolutions, default=Fraction(0)) * 2**net.plan.num_bits)
+    spread += room if room > spread else 0.0
+    # off the good set the output still lies between values that can be stored, up to one overlapping sample
     worst = entries * (2 * spread + float(max(net.jumps, default=Fraction(0))))
     terms["duplicates"] = 0.0 if net.serves_duplicates else worst * duplicate_measure(grid) ** (1 / p)
     terms["trifling"] = worst * min(1.0, grid.dim * grid.tokens * grid.cells * float(net.epsilon)) ** (1 / p)
@@ -221,14 +224,17 @@ def bits_needed(num_labels: int, label_bits: int, dim: int) -> int:
 def loops_needed(num_labels: int, label_bits: int, width: int, parameters: int, dims_per_loop: int = 0) -> int:
     """The least r allowed by counting sign patterns, for a feed-forward layer looped r times with real weights.
 
-    q K <= r (1 + W log2(4 e K w (r+1) / W)) + 1 + W log2(4 e K 2^q (r+1) / W). Time modulation adds parameters with
-    every loop: pass the number of modulated rows as `dims_per_loop`.
+    q K <= r (1 + W log2(4 e K w (r+1) / W)) + 1 + W log2(4 e K 2^q (r+1) / W), where a W beyond the number of
+    polynomials (K w, or K 2^q) counts as that number. Time modulation adds parameters with every loop: pass the number
+    of modulated rows as `dims_per_loop`.
     """
 
     def capacity(loops: int) -> float:
-        w = parameters + dims_per_loop * loops
-        per_loop = 1 + w * max(0.0, log2(4 * e * num_labels * width * (loops + 1) / w))
-        return loops * per_loop + 1 + w * max(0.0, log2(4 * e * num_labels * (loops + 1) / w) + label_bits)
+        def cells(polynomials: int) -> float:
+            free = min(parameters + dims_per_loop * loops, polynomials)
+            return 1 + free * (log2(4 * e * (loops + 1)) + log2(polynomials) - log2(free))
+
+        return loops * cells(num_labels * width) + cells(num_labels * 2**label_bits)
 
     low, high = 0, 1
     while capacity(high) < num_labels * label_bits:

@@ -15,10 +15,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Rational
 
 import numpy as np
 
-from looped.theory.exact import Form, LoopedNetwork, Number, attention_weights
+from looped.theory.exact import Form, LoopedNetwork, Number, attention_weights, plain
 from looped.theory.lattice import EXACT, Lattice, whole
 from looped.theory.loop_plan import DEAD, FLOAT, LINEAR, MASKED, OBJECT, LoopPlan, Values, clip
 from looped.theory.state import State, integers, objects
@@ -49,7 +50,7 @@ class Engine:
 
     def states(self, inputs: np.ndarray) -> Iterator[State]:
         """The state before the first loop and after each loop. The same object is updated: read it before going on."""
-        exact = [x if isinstance(x, int) else Fraction(x) for x in inputs.flat]
+        exact = [plain(x) if isinstance(x, Rational) else Fraction(x) for x in inputs.flat]
         scale = math.lcm(*{x.denominator for x in exact})
         if scale not in self._lattices:
             self._lattices = {scale: Lattice(self.network, scale)}  # the last one is enough

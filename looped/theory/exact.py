@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from numbers import Rational
 
 import numpy as np
 
@@ -251,6 +252,11 @@ def attention_weights(scores: Sequence[Number], softmax: bool) -> list[Number]:
         return [Fraction(exponential / math.fsum(exponentials)) for exponential in exponentials]
     winners = [score == best for score in scores]
     return [Fraction(int(winner), sum(winners)) for winner in winners]
+
+
+def plain(number: Rational) -> Fraction:
+    """The same number in Python's own integers, where numpy's would overflow."""
+    return Fraction(int(number.numerator), int(number.denominator))
 
 
 def bits_of(number: Number) -> int:

@@ -6,6 +6,7 @@ less than 2^53 u. That is checked for every unit and row of every loop; once it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -36,12 +37,14 @@ def run_in_float64(network: LoopedNetwork, inputs: np.ndarray) -> FloatRun:
     weights = network.weights()
     rounded = {name: array.astype(np.float64) for name, array in vars(weights).items()}
     representable = all(
-        Fraction(float(value)) == value
+        _is_held(value, float(value))
         for name, array in vars(weights).items()
         for value in array.flat
         if not name.startswith("decode")
     )
-    state, sure = _affine(rounded["encode"], inputs.astype(np.float64), rounded["encode_bias"])
+    given = inputs.astype(np.float64)
+    representable = representable and all(map(_is_held, inputs.flat, given.flat))
+    state, sure = _affine(rounded["encode"], given, rounded["encode_bias"])
     sure = sure and representable
     through = 0
     for t in range(network.loops):
@@ -53,12 +56,16 @@ def run_in_float64(network: LoopedNetwork, inputs: np.ndarray) -> FloatRun:
         sure = sure and kept
         scales = [network.modulation[name][t] if name in network.modulation else 1 for name in network.rows]
         eta = np.array([float(scale) for scale in scales])
-        sure = sure and all(Fraction(float(scale)) == scale for scale in scales)
+        sure = sure and all(map(_is_held, scales, eta))
         state, kept = _sum([state, eta[:, None] * change], factors=[(eta[:, None], change)])
         sure = sure and kept
         through = t + 1 if sure else through
     values = rounded["decode"] @ state + rounded["decode_bias"][:, None]
     return FloatRun(values, through, network.loops)
+
+
+def _is_held(value: Fraction | float, rounded: float) -> bool:
+    return math.isfinite(rounded) and Fraction(float(rounded)) == value
 
 
 def _affine(matrix: np.ndarray, columns: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -78,14 +85,14 @@ def _attend(weights: dict[str, np.ndarray], state: np.ndarray) -> tuple[np.ndarr
     (values, a), (keys, b), (queries, c) = (_affine(weights[n], state, zero) for n in ("value", "key", "query"))
     scores = keys[:, :, None] * queries[:, None, :]  # (heads, from, to)
     best = scores == scores.max(axis=1, keepdims=True)
-    sums, counts = (values[:, :, None] * best).sum(axis=1), best.sum(axis=1)
+    heard, counts = values[:, :, None] * best, best.sum(axis=1)
+    sums, e = _sum(list(heard.transpose(1, 0, 2)))
     means = sums / counts
     # a quotient that gives back its dividend with few digits was not rounded; queries of 0 and 1 round no score
     whole = bool((means * counts == sums).all() and (means == np.round(means * 2**10) / 2**10).all())
     whole = whole and bool(np.isin(queries, (0.0, 1.0)).all())
-    heard = weights["out"].T @ means
-    result, d = _sum([state, heard])
-    return result, a and b and c and d and whole
+    result, d = _sum([state, weights["out"].T @ means])
+    return result, a and b and c and d and e and whole
 
 
 def _sum(terms: list[np.ndarray], factors: Sequence[tuple[np.ndarray, np.ndarray]] = ()) -> tuple[np.ndarray, bool]:

@@ -7,10 +7,13 @@ derives them. `Target.upper` turns them into upper bounds of the paper's three m
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, sqrt
 from pathlib import Path
+from types import ModuleType
 from typing import Literal, cast
 
 import numpy as np
@@ -131,10 +134,25 @@ def load(name: str, dim: int, tokens: int) -> Target:
         raise InputError(f"expected a Python file before ':' in {name!r}, got {path!r}, which does not end in .py")
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        with _importable(module):
+            spec.loader.exec_module(module)
     except Exception as error:
         raise InputError(f"the file {path} raised {described(error)}") from error
     function = getattr(module, attribute, None)
     if not callable(function):
         raise InputError(f"expected a function {attribute!r} in {path}, found {type(function).__name__}")
     return Target(attribute, cast(Function, function))
+
+
+@contextmanager
+def _importable(module: ModuleType) -> Iterator[None]:
+    """While a file is read its module is among the others: data classes, for one, look for their own there."""
+    before = sys.modules.get(module.__name__)
+    sys.modules[module.__name__] = module
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.modules[module.__name__]
+        else:
+            sys.modules[module.__name__] = before

@@ -71,12 +71,15 @@ def tabulate(function: Function, grid: Grid, duplicates: bool) -> Labels:
 def evaluate(function: Function, points: np.ndarray) -> np.ndarray:
     """f at one input. What a user's function does wrong is said in one line."""
     try:
-        values = np.asarray(function(points), dtype=np.float64)
+        came = function(points.copy())  # a copy, so that a function that changes its input does no harm
+        values = np.asarray(came, dtype=np.complex128 if np.iscomplexobj(came) else np.float64)
     except Exception as error:
         name = getattr(function, "__name__", "f")
         raise InputError(f"the function {name} raised {described(error)} at X = {points.tolist()}") from error
     if values.shape != points.shape:
         raise InputError(f"the function must return an array of shape {points.shape}, got {values.shape}")
+    if np.iscomplexobj(values):
+        raise InputError(f"the function must return real numbers, got {values.tolist()} at {points.tolist()}")
     if not np.isfinite(values).all():
         raise InputError(f"the function must be finite on [0, 1], got {values.tolist()} at {points.tolist()}")
     return values

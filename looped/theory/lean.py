@@ -12,6 +12,7 @@ from fractions import Fraction
 from itertools import pairwise
 from math import log
 
+from looped.errors import require
 from looped.theory.exact import HALF, FeedForward, Form, Head, LoopedNetwork, Number, row, total
 from looped.theory.gadgets import hat, shift_left, step
 from looped.theory.horner import decode_horner, horner_start, read_by_horner
@@ -298,5 +299,11 @@ def sharpness(variant: str, grid: Grid, num_bits: int) -> Fraction:
         "modulated-sqrt": num_bits * sequences * (sequences + base + 2),
         "modulated-minimal": 2 * (1 + 2 * base * tokens) * radix**tokens // (radix - 1) + 1,
     }[variant]
+    # The weights are computed in double precision, and what that loses is multiplied like the rest.
+    require(
+        amplification * tokens <= 2**50,
+        f"softmax of {variant} with {tokens} tokens and {grid.cells} cells multiplies an error of its weights by "
+        f"{float(amplification):.2g}: expected at most {2**50 // tokens:.2g}, which double precision can bear",
+    )
     exact = max(log(4 * max(tokens - 1, 1) * amplification), 1.0)
     return Fraction(int(exact * 64) + 1, 64)

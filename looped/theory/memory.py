@@ -11,7 +11,7 @@ import numpy as np
 
 from looped.errors import InputError, unknown
 from looped.theory.engine import Engine
-from looped.theory.exact import LoopedNetwork, Number, Size
+from looped.theory.exact import LoopedNetwork, Number, Size, plain
 from looped.theory.horner import horner_memorizer
 from looped.theory.memorizer import bits_memorizer, minimal_modulated_memorizer, modulated_memorizer
 from looped.theory.streams import sqrt_memorizer, stream_memorizer
@@ -69,5 +69,5 @@ def memorize(labels: Sequence, variant: str = "bits", bits: int = 8) -> Memory:
 
 def _exact(value: object) -> Number:
     if isinstance(value, Rational | Real) and np.isfinite(float(value)):
-        return Fraction(value) if isinstance(value, Rational) else Fraction(float(value))
+        return plain(value) if isinstance(value, Rational) else Fraction(float(value))
     raise InputError(f"expected a finite number as label, got {value!r}")

@@ -78,9 +78,12 @@ def _search(
     elif which == "token":
         free[:, 1:] = 0
 
+    # Each entry of x + move is rounded by at most 2^-53, so that a move so much shorter than delta stays within it.
+    reach = max(0.0, delta - (free.size + 4) * 2.0**-52)
+
     def partner(x: np.ndarray, move: np.ndarray) -> np.ndarray:
         length = np.linalg.norm(move * free)
-        return np.clip(x + move * free * (delta / length if length else 0), 0, 1)
+        return np.clip(x + move * free * (reach / length if length else 0), 0, 1)
 
     def gain(x: np.ndarray, move: np.ndarray) -> float:
         difference = evaluate(target.function, x) - evaluate(target.function, partner(x, move))

@@ -157,7 +157,8 @@ def _memorizer_costs(axis: Axes, bits: int) -> None:
     """Loops to store K q-bit labels: the constructions above what counting sign patterns allows."""
     example = [Fraction(k % 2, 2) for k in range(4)]
     counts = np.unique(np.geomspace(8, 1e6, 40).astype(int)).tolist()
-    stream, root = stream_memorizer(example, bits).size, sqrt_memorizer(example, bits).size
+    modulated = sqrt_memorizer(example, bits)
+    stream, root, rows = stream_memorizer(example, bits).size, modulated.size, len(modulated.modulation)
     curves = {
         "stream, weight-tied": ([bits * (k - 1) + 1 for k in counts], COLOURS["lean-stream"]),
         "bits (error: half a jump); modulated (exact)": ([k - 1 for k in counts], COLOURS["modulated"]),
@@ -166,7 +167,7 @@ def _memorizer_costs(axis: Axes, bits: int) -> None:
     for name, (loops, colour) in curves.items():
         axis.loglog(counts, loops, lw=1.6, color=colour, label=name)
     tied = [loops_needed(k, bits, stream.width, stream.parameters) for k in counts]
-    free = [loops_needed(k, bits, root.width, root.parameters - 4 * root.loops, root.dims) for k in counts]
+    free = [loops_needed(k, bits, root.width, root.parameters - rows * root.loops, rows) for k in counts]
     axis.loglog(counts, tied, "--", lw=1, color=COLOURS["lean-stream"], label="no weight-tied layer of that size below")
     axis.loglog(counts, free, "--", lw=1, color=COLOURS["modulated-sqrt"], label="no time-modulated one below")
     axis.legend(fontsize=8, frameon=False)

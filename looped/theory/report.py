@@ -40,6 +40,7 @@ class Report:
     cells_checked: int
     equals_code: bool  # output = the stored label, as Fractions, on every checked cell
     exact: bool  # output = f(representative), as Fractions, on every checked cell
+    lipschitz: float | None = None  # the constant that was given for a function of one's own
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -56,11 +57,30 @@ class Report:
             f"paper's   {sum(self.printed.values()):.4g} with its O-term's constant set to 1",
             *(f"            {name:<24}{value:.4g}" for name, value in self.printed.items()),
             f"measured  {self.measured_lp:.4g} in L^{self.p:g}, sup {self.measured_sup:.4g} on the good set "
-            f"(bound there {self.bound_good:.4g}): {'holds' if self.holds else 'VIOLATED'}",
-            f"exact     {'f(representative)' if self.exact else 'the stored label' if self.equals_code else 'NO'} "
-            f"on all of {self.cells_checked} cells checked",
+            f"(bound there {self.bound_good:.4g}): {self._verdict}",
+            f"exact     {self._exactness}",
         ]
         return "\n".join(lines)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether something that is proved came out otherwise: the construction, or the constant given for f."""
+        return not self.equals_code or (self.certified and not self.holds)
+
+    @property
+    def _verdict(self) -> str:
+        if self.holds:
+            return "holds"
+        given = self.certified and self.equals_code and self.lipschitz is not None
+        return "VIOLATED" + (f": f is steeper than its Lipschitz constant {self.lipschitz:g}" if given else "")
+
+    @property
+    def _exactness(self) -> str:
+        if not self.cells_checked:
+            return "nothing to check: fewer cells than tokens, so that no cell has distinct tokens"
+        if not self.equals_code:
+            return f"NO: not the stored label on all of {self.cells_checked} cells checked"
+        return f"{'f(representative)' if self.exact else 'the stored label'} on all of {self.cells_checked} cells checked"
 
 
 def report(
@@ -100,6 +120,7 @@ def report(
         checked,
         as_stored,
         as_wanted,
+        lipschitz,
     )
 
 

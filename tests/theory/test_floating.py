@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from looped import theory
+from looped.theory.exact import FeedForward, Form, Head, LoopedNetwork, row
 from looped.theory.floating import run_in_float64
 
 
@@ -39,6 +40,23 @@ def test_sixteen_ids_fit_into_float64_and_a_hundred_and_twenty_eight_do_not():
         if np.abs(run.values - np.array(large.code_value(cell), dtype=float).T).max() > 1e-6
     ]
     assert wrong
+
+
+def test_a_sum_over_tied_tokens_is_certified_too():
+    """Both tokens are heard alike: their mean is 2^52 + 1/2, which float64 would hold; their sum, 2^53 + 1, is not."""
+    rows = {"x": row("x"), "m": Form()}
+    heard = Head(row("x"), Form(), Form(), "m")
+    net = LoopedNetwork(("x",), rows, FeedForward(tuple(rows)), (row("m"),), 1, (heard,))
+    assert not run_in_float64(net, np.array([[2.0**53 - 1, 2.0]])).exact
+    few = run_in_float64(net, np.array([[3.0, 2.0]]))
+    assert few.exact
+    assert few.values.tolist() == [[2.5, 2.5]]
+
+
+def test_an_input_that_float64_cannot_hold_has_no_certificate():
+    net = LoopedNetwork(("x",), {"x": row("x")}, FeedForward(("x",)), (row("x"),), 1)
+    assert run_in_float64(net, np.array([[Fraction(1, 4)]], dtype=object)).exact
+    assert run_in_float64(net, np.array([[Fraction(1, 3)]], dtype=object)).exact_through == 0
 
 
 def test_a_number_that_float64_cannot_hold_ends_the_certificate():

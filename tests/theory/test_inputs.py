@@ -1,6 +1,7 @@
 """A user's mistakes: refused in one line that says what was expected and what came."""
 
 import json
+import sys
 from fractions import Fraction
 from math import inf
 
@@ -141,6 +142,26 @@ def test_memorize_checks_its_labels():
         theory.memorize([1, 2])(2)
 
 
+@pytest.mark.parametrize("variant", theory.MEMORIZERS)
+def test_numpys_integers_are_pythons(variant):
+    labels = [1407017004252812, -98154965979940751, 85066527391435720, 55867043255085417]
+    own, theirs = (theory.memorize(given, variant).table() for given in (labels, np.array(labels)))
+    assert own == theirs
+    net = theory.approximate(square, 1, 2, 4, "modulated-minimal")
+    third = Fraction(np.int64(1), np.int64(3))
+    assert (net(np.array([[third, Fraction(1, 2**70)]], dtype=object)) == net([[Fraction(1, 3), 0]])).all()
+
+
+def test_a_function_may_use_its_input_up_but_not_leave_the_real_numbers():
+    def half(x):
+        x /= 2
+        return x
+
+    assert theory.approximate(half, 1, 2, 2, "modulated-minimal")([[0.5, 0.0]])[0, 0] == Fraction(1, 4)
+    with pytest.raises(InputError, match="must return real numbers"):
+        theory.approximate(lambda x: x + 0.5j, 1, 2, 2)
+
+
 def test_memorize_in_all_variants():
     labels = [[0.25, 0.5], [0.75, 0.0], [0.5, 0.5], [0.0, 0.25]]
     for variant in theory.MEMORIZERS:
@@ -155,6 +176,13 @@ def test_functions_by_name_and_from_a_file(tmp_path):
     assert theory.load("attn", 1, 2).name == "attn"
     file = tmp_path / "mine.py"
     file.write_text("def half(x):\n    return x / 2\nnumber = 3\n")
+    wordy = tmp_path / "wordy.py"
+    wordy.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Share:\n    part: float\ndef half(x):\n    return Share(0.5).part * x\n"
+    )
+    assert theory.load(f"{wordy}:half", 1, 2).name == "half"
+    assert "wordy" not in sys.modules
     broken = tmp_path / "broken.py"
     broken.write_text("import nothing_of_that_name\n")
     notes = tmp_path / "notes.txt"
@@ -176,6 +204,17 @@ def test_functions_by_name_and_from_a_file(tmp_path):
     for name in theory.FUNCTIONS:
         with pytest.raises(InputError, match="expected dim and tokens >= 1, got dim=1, tokens=0"):
             theory.load(name, 1, 0)
+
+
+def test_the_report_says_when_there_is_nothing_to_check_and_when_a_constant_is_refuted():
+    empty = report("mean", 1, 3, 2)
+    assert (empty.cells_checked, empty.refuted) == (0, False)
+    assert "nothing to check" in empty.text()
+    assert "cells checked" not in empty.text()
+    steep = report("attn", 1, 2, 3, lipschitz=0.01)
+    assert steep.refuted
+    assert "VIOLATED: f is steeper than its Lipschitz constant 0.01" in steep.text()
+    assert not report("attn", 1, 2, 3).refuted
 
 
 @pytest.mark.parametrize(("variant", "exact"), [("paper", False), ("modulated", True), ("lean-stream", False)])
