@@ -19,13 +19,13 @@ _HOMES = {
     "looped.tasks": ("TASKS", "Batch", "Spec", "Task"),
     "looped.training": ("Trainer", "evaluate", "train"),
 }
-_MODULES = ("analysis", "tasks", "theory", "training")
+_MODULES = ("analysis", "data", "tasks", "theory", "training")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = ["__version__", *_HOME_OF, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
-    from looped import analysis, tasks, theory, training
+    from looped import analysis, data, tasks, theory, training
     from looped.config import ModelConfig, RunConfig, TrainConfig
     from looped.construction import from_theory
     from looped.errors import InputError

@@ -141,8 +141,9 @@ def best(task: str) -> Shipped:
     return max(found, key=lambda model: sign * model.test.value)
 
 
-def load(name: str, device: str | torch.device = "cpu") -> Run:
+def load(name: str | Path, device: str | torch.device = "cpu") -> Run:
     """What a user may mean: a run's folder, a shipped model, or a task, which stands for its best one."""
+    name = str(name)
     is_run = (Path(name) / "config.json").exists()
     if not is_run and name.split("/")[0] in TASKS:
         return _load_shipped(best(name).name if name in TASKS else name, device)
@@ -299,7 +300,7 @@ def _measure_fresh(run: Run, recorded: Measurement, until: float, clock: Callabl
         values.append(task.score(answers.numpy(), batch)[task.metric])
         start += chunk
         now = clock()
-        fits = int(chunk * (until - now) / max(now - began, 1e-9))
+        fits = int(min(chunk * (until - now) / max(now - began, 1e-9), MAX_CHUNK))
         fits = max(fits, LEAST - (start - first))
         if fits < 1:
             break

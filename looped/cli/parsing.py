@@ -51,13 +51,14 @@ def leading_name(arguments: list[str], what: str, known: Iterable[str], usage: s
 
 
 def peek(arguments: Sequence[str], flag: str) -> str | None:
-    """The value of a flag that decides what the other flags' defaults are."""
+    """The value of a flag that decides what the other flags' defaults are; the last one counts, as with any flag."""
+    found = None
     for place, argument in enumerate(arguments):
         if argument == flag and place + 1 < len(arguments):
-            return arguments[place + 1]
+            found = arguments[place + 1]
         if argument.startswith(f"{flag}="):
-            return argument.partition("=")[2]
-    return None
+            found = argument.partition("=")[2]
+    return found
 
 
 def parse(command: type[Parsed], arguments: Sequence[str], program: str) -> Parsed:

@@ -80,7 +80,9 @@ class Report:
             return "nothing to check: fewer cells than tokens, so that no cell has distinct tokens"
         if not self.equals_code:
             return f"NO: not the stored label on all of {self.cells_checked} cells checked"
-        return f"{'f(representative)' if self.exact else 'the stored label'} on all of {self.cells_checked} cells checked"
+        return (
+            f"{'f(representative)' if self.exact else 'the stored label'} on all of {self.cells_checked} cells checked"
+        )
 
 
 def report(

@@ -142,7 +142,7 @@ class SpikeGuard:
         """Whether this norm is usual; it then counts in full for the next ones, and otherwise as far as the limit."""
         first, limit = self.usual == 0, self._factor * self.usual
         taken = first | (norm <= limit)
-        seen = torch.where(taken, norm, limit)
+        seen = torch.where(taken, norm, limit).to(self.usual.dtype)
         self.usual.copy_(torch.where(first, seen, self.usual.lerp(seen, self.MEMORY)))
         return taken
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from looped.cli import main
+from looped.cli.parsing import peek
 from looped.tasks import TASKS
 
 TRAIN = [
@@ -131,6 +132,12 @@ def test_a_sample_is_never_drawn_at_once(capsys, monkeypatch):
     monkeypatch.setattr(EditDistance, "examples", lambda self, *keys: drawn.append(len(keys[-1])) or make(self, *keys))
     answer(capsys, "data", "sample", "edit-distance", "--task.length", "4", "--size", "1200")
     assert (sum(drawn), max(drawn)) == (1200, 500)
+
+
+def test_of_flags_that_choose_the_defaults_the_last_counts_too():
+    assert peek(["lcs", "--recipe", "laptop", "--recipe=paper"], "--recipe") == "paper"
+    assert peek(["lcs", "--recipe=laptop", "--recipe", "paper", "--recipe"], "--recipe") == "paper"
+    assert peek(["lcs", "--recipes", "laptop"], "--recipe") is None
 
 
 def test_theory_verbs_build_and_draw(tmp_path, capsys):

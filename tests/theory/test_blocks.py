@@ -198,7 +198,7 @@ def test_softmax_at_the_proved_sharpness_gives_identical_outputs(variant, shape)
 
 def test_softmax_beyond_double_precision_is_refused():
     """With 12 tokens a few cells came out wrong, with 14 all of those looked at."""
-    with pytest.raises(InputError, match="14 tokens and 2 cells multiplies an error of its weights by 1.9e"):
+    with pytest.raises(InputError, match=r"14 tokens and 2 cells multiplies an error of its weights by 1\.9e"):
         theory.approximate(lambda x: x, 1, 14, 2, "modulated-minimal", softmax=True)
 
 

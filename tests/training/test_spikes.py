@@ -74,8 +74,9 @@ def test_a_spike_moves_no_weight_and_the_next_step_does(optimizer, gradient, mon
     assert torch.isfinite(weights_of(stepper)).all()
 
 
-def test_a_guarded_run_resumes_bitwise_and_tells_what_it_passed_over(tmp_path):
-    config = tiny(train={"spike_factor": 1.1, "num_steps": 12, "learning_rate": 1.0})
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_guarded_run_resumes_bitwise_and_tells_what_it_passed_over(tmp_path, precision):
+    config = tiny(train={"spike_factor": 1.1, "num_steps": 12, "learning_rate": 1.0}, model={"precision": precision})
     whole = Trainer(config, tmp_path / "whole", quiet=True)
     whole.fit()
     stopping = replace(config, train=replace(config.train, max_minutes=1e-9))

@@ -1,6 +1,7 @@
 """Models that ship with the package: what is packed, how it is found, and when a measurement agrees with another."""
 
 import json
+import math
 from dataclasses import replace
 from fractions import Fraction
 from math import comb
@@ -322,6 +323,18 @@ def test_the_time_is_shared_and_the_examples_fit_into_it(run, packed, monkeypatc
 def test_without_time_some_are_asked(packed, monkeypatch):
     (row,) = pretrained.evaluate_shipped(0.001, clock=Clock(monkeypatch, 10))
     assert row["measured"]["size"] == pretrained.LEAST == 32
+
+
+def test_a_check_may_take_as_long_as_it_likes(packed, monkeypatch):
+    (row,) = pretrained.evaluate_shipped(math.inf, clock=Clock(monkeypatch, 10))
+    (long,) = pretrained.evaluate_shipped(1e9, clock=Clock(monkeypatch, 10))
+    assert row["measured"]["size"] == long["measured"]["size"] > pretrained.LEAST
+
+
+def test_what_is_not_there_is_said_of_a_path_as_of_a_name():
+    for name in ("nosuch", Path("nosuch")):
+        with pytest.raises(InputError, match="no run at nosuch"):
+            pretrained.load(name)
 
 
 def test_nothing_shipped_is_nothing_to_check(weights):
