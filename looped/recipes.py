@@ -35,8 +35,6 @@ _MODULATED_STRINGS = {"muon_learning_rate": 0.0015, "learning_rate": 1.5e-4, **_
 # From 30 letters to 60 in one step nothing is left of what was learned.
 _SIX_LENGTHS = {"size_schedule": "growing", "size_choices": (0.25, 0.4, 0.55, 0.7, 0.85, 1.0)}
 
-_SMALLER_COUNTDOWN_BATCHES = {"num_steps": 40_000, "batch_size": 256}
-
 # recipe -> task, or all, or task/block -> part of the config -> field -> value
 RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "paper": {
@@ -123,15 +121,6 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
             "train": {"supervision": "mean"},
         },
         "countdown": {"train": {"num_steps": 20_000}},
-        # At 0.01 in batches of 512 these began to learn when the rate had fallen to a third of it.
-        "countdown/looped": {
-            "model": {"ends": "shared"},
-            "train": {"muon_learning_rate": 0.004, "learning_rate": 6e-4, **_SMALLER_COUNTDOWN_BATCHES},
-        },
-        "countdown/modulated": {
-            "model": {"ends": "shared"},
-            "train": {"muon_learning_rate": 0.003, "learning_rate": 4.5e-4, **_SMALLER_COUNTDOWN_BATCHES},
-        },
         # The paper's curriculum in four stages: every size is compiled on its own.
         "decision-tree": {
             "train": {
