@@ -232,7 +232,7 @@ def _report(command: ReportCommand) -> None:
         f"--readme takes one table: expected an experiment and a scale, like table1 --scale gpu, got {len(chosen)}",
     )
     if command.readme is not None:
-        check_readme(command.readme, chosen[0])
+        check_readme(chosen[0], records, command.readme)
     # What belongs to no experiment is told where all of them are.
     everything = not (command.experiments or command.scale)
     others = [*chain(*known), *_chosen(command, "smoke")] if everything else ()

@@ -267,8 +267,8 @@ def _bar_series(name: str, colour: str, cells: Sequence[Measured | None]) -> Bar
 
 
 _OF_CELLS: dict[Callable[[Sequence[Measured]], Panels], str] = {
-    against_loops: "More loops: each point is a training of its own, with its 95 % interval.",
-    side_by_side: "Each bar is a training of its own, with its 95 % interval.",
+    against_loops: "More loops: each point is a cell of the table, with its 95 % interval.",
+    side_by_side: "Each bar is a cell of the table, with its 95 % interval.",
     train_and_test: "Training against test: each point is a run; on the grey line both are equal.",
 }
 _OF_RUNS: dict[Callable[[Sequence[Measured]], Panels], str] = {

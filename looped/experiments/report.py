@@ -120,9 +120,8 @@ def name(experiment: Experiment) -> str:
 
 def write_readme(experiment: Experiment, records: Mapping[str, Record], readme: Path) -> None:
     """Put the table between the README's marks, and its figure where it shows one: numbers there are never typed."""
+    check_readme(experiment, records, readme)
     measured = measured_cells(experiment, records)
-    count = len(experiment.cells)
-    require(bool(measured), f"nothing to show in a README: all {count} cells of {experiment.id} are not finished")
     parts, place, figure = _readme_place(readme, experiment)
     parts[place + 1] = f"\n{readme_part(experiment, measured)}\n\n"
     text, path = "".join(parts), Path("docs") / figure
@@ -131,8 +130,12 @@ def write_readme(experiment: Experiment, records: Mapping[str, Record], readme: 
     save_text(readme, text)
 
 
-def check_readme(readme: Path, experiment: Experiment) -> None:
-    """`InputError` if the README has no place for the experiment: to be known before a report is written."""
+def check_readme(experiment: Experiment, records: Mapping[str, Record], readme: Path) -> None:
+    """`InputError` if the README has no place for the experiment, or nothing of it is finished: to be known before a
+    report is written."""
+    count = len(experiment.cells)
+    finished = measured_cells(experiment, records)
+    require(bool(finished), f"nothing to show in a README: all {count} cells of {experiment.id} are not finished")
     _readme_place(readme, experiment)
 
 

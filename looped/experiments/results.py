@@ -161,19 +161,36 @@ def run_key(config: RunConfig) -> str:
 
 def load_records(results: Path | None, runs: Path | None) -> dict[str, Record]:
     """All records by `run_key`: those collected, and those in the runs' own folders, which win."""
-    places: list[Path] = []
-    if results is not None and results.is_dir():
-        places += sorted(results.glob("*.json"))
-    if runs is not None and runs.is_dir():
-        places += sorted(runs.glob(f"*/{RECORD_NAME}"))
     found: dict[str, Record] = {}
-    for path in places:
+    for folder, pattern in ((results, "*.json"), (runs, f"*/{RECORD_NAME}")):
+        if folder is None or not folder.is_dir():
+            continue
+        for key, record in _records_in(folder, pattern).items():
+            found[key] = _more_finished(found.get(key), record)
+    return found
+
+
+def _records_in(folder: Path, pattern: str) -> dict[str, Record]:
+    """The records of one folder, where no two may tell different things of one run."""
+    found: dict[str, Record] = {}
+    origins: dict[str, Path] = {}
+    for path in sorted(folder.glob(pattern)):
         record = read_record(path)
         before = found.get(record.key)
-        # A try that did not finish is told of only where no run did.
-        if record.finished or before is None or not before.finished:
-            found[record.key] = record
+        if before is not None and before.finished and record.finished:
+            require(
+                before.to_json() == record.to_json(),
+                f"{origins[record.key]} and {path} have different results of one run: expected one of them alone",
+            )
+        found[record.key] = _more_finished(before, record)
+        if found[record.key] is record:
+            origins[record.key] = path
     return found
+
+
+def _more_finished(before: Record | None, now: Record) -> Record:
+    """A try that did not finish is told of only where no run did."""
+    return before if before is not None and before.finished and not now.finished else now
 
 
 def read_record(path: Path) -> Record:

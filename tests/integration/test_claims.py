@@ -64,6 +64,10 @@ def test_a_holder_touches_its_claim(tmp_path, monkeypatch):
             time.sleep(0.01)
 
 
+def test_a_claim_outlives_several_missed_heartbeats():
+    assert claims.VOID_AFTER_SECONDS >= 5 * claims.HEARTBEAT_SECONDS
+
+
 def test_a_claim_that_another_machine_renewed_is_put_back(tmp_path, monkeypatch):
     """Both judge it void; the other one is the first to move it away and to make its own."""
     path = tmp_path / claims.FOLDER / "run.json"

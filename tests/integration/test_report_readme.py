@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from looped.cli import main
 from looped.errors import InputError
 from looped.experiments.compare import MEANINGS
 from looped.experiments.measured import measured_cells
 from looped.experiments.report import check_readme, readme_part, report, write_readme
+from looped.experiments.results import save_record
 from looped.experiments.words import verdicts
 from tests.integration.fake_records import fake_records
 from tests.integration.pages import markdown_tables, percent
@@ -132,9 +134,9 @@ def test_a_readme_that_cannot_be_written_is_known_before(kind, tmp_path):
         readme.mkdir()
     else:
         readme.write_bytes(README.encode() + (b"\xe9t\xe9" if kind == "latin" else b"<!-- results: again -->\n"))
-    for check in (lambda: check_readme(readme, LAPTOP), lambda: write_readme(LAPTOP, fake_records([LAPTOP]), readme)):
+    for check in (check_readme, write_readme):
         with pytest.raises(InputError) as caught:
-            check()
+            check(LAPTOP, fake_records([LAPTOP]), readme)
         assert str(readme) in str(caught.value)
         assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == [readme]
@@ -145,3 +147,22 @@ def test_a_table_is_not_put_into_the_place_of_another(tmp_path):
     readme.write_text("<!-- results: table1 gpu -->\n<!-- end of results -->\n")
     with pytest.raises(InputError, match="table1 laptop"):
         write_readme(LAPTOP, fake_records([LAPTOP]), readme)
+
+
+def test_where_nothing_is_finished_no_report_is_written_either(tmp_path, capsys):
+    readme = tmp_path / "README.md"
+    readme.write_text(README)
+    for record in fake_records([GPU]).values():
+        save_record(tmp_path / "results" / record.file_name, record)
+    places = [
+        "--results",
+        str(tmp_path / "results"),
+        "--root",
+        str(tmp_path / "runs"),
+        "--out",
+        str(tmp_path / "report"),
+    ]
+    assert main(["paper", "report", LAPTOP.id, "--scale", "laptop", *places, "--readme", str(readme)]) == 2
+    assert "nothing to show in a README" in capsys.readouterr().err
+    assert readme.read_text() == README
+    assert not (tmp_path / "report").exists()

@@ -285,6 +285,27 @@ def test_the_runs_own_record_wins_over_the_collected_one(runs, record, tmp_path)
     assert load_records(tmp_path, runs)[record.key].note == ""
 
 
+def test_two_results_of_one_run_in_a_folder_are_refused_and_two_copies_are_not(record, tmp_path):
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    save_record(first, record)
+    save_record(second, record)
+    assert load_records(tmp_path, None) == {record.key: record}
+    save_record(second, replace(record, seconds=record.seconds + 1))
+    with pytest.raises(InputError, match=f"{first} and {second} have different results of one run"):
+        load_records(tmp_path, None)
+
+
+@pytest.mark.parametrize("names", [("a.json", "b.json"), ("b.json", "a.json")])
+def test_a_failed_try_is_told_of_only_where_no_run_finished(names, record, tmp_path):
+    failed = replace(record, finished=False, test=None, note="given up")
+    save_record(tmp_path / names[0], failed)
+    assert not load_records(tmp_path, None)[record.key].finished
+    save_record(tmp_path / names[1], record)
+    assert load_records(tmp_path, None)[record.key].finished
+    save_record(tmp_path / "runs" / CONFIG.folder_name / RECORD_NAME, failed)
+    assert load_records(tmp_path, tmp_path / "runs")[record.key].finished
+
+
 def test_collecting_adds_but_never_replaces_unasked(runs, record, tmp_path, capsys):
     words = ["paper", "collect", "--root", str(runs), "--results", str(tmp_path)]
     assert main([*words, "--json"]) == 0

@@ -220,7 +220,9 @@ def test_small_words():
     assert split_column("TF L=12") == ("TF L=12", "")
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"
-    assert [duration(seconds) for seconds in (59, 600, 9000)] == ["59 seconds", "10 minutes", "2.5 hours"]
+    assert [duration(seconds) for seconds in (59, 600, 7100, 7300, 9000)] == [
+        "59 seconds", "10 minutes", "118 minutes", "2.0 hours", "2.5 hours",
+    ]  # fmt: skip
     assert [duration(seconds) for seconds in (0.2, 1.2, 1.9)] == ["0 seconds", "1 second", "2 seconds"]
     record = fake_record(ACCURACY)
     for text, wanted in (("CPU, 1 threads, x", "CPU, 1 thread, x"), ("CPU, 11 threads, x", "CPU, 11 threads, x")):
