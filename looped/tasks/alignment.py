@@ -5,14 +5,16 @@ Strings come as (pair, 2, letters) int8 arrays of letter numbers below 26, with 
 """
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
+
+from looped.tasks.compiled import compiled
 
 LANES = 32
 NUM_LETTERS = 26
 WORD = 64
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def edit_distances(strings, lengths, insert, delete, replace, border_insert, border_delete):
     """Least costs of turning first strings into second ones: LANES tables are filled abreast.
 
@@ -58,7 +60,7 @@ def edit_distances(strings, lengths, insert, delete, replace, border_insert, bor
     return answers
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def common_subsequences(strings, lengths):
     """Lengths of longest common subsequences, 64 rows of the table at a time.
 

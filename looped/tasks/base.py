@@ -144,17 +144,21 @@ class Task(ABC):
         """Further test sets by name, each a variant of this task that a model of this one can be tested on."""
         return {}
 
-    def held_out_size(self, split: Split) -> int:
-        """Examples that a test of this task has, unless another number is asked for."""
-        return self.distinct_among(split, 1000)
+    def held_out_size(self, split: Split, example_size: int | None = None) -> int:
+        """Examples (of the task's size, or of a smaller one) that a test has, unless another number is asked for."""
+        return self.distinct_among(split, 1000, example_size)
 
-    def num_distinct(self, split: Split) -> int | None:
+    def num_distinct(self, split: Split, example_size: int | None = None) -> int | None:
         """How many examples of a split stand for themselves, before they repeat; None where each is drawn afresh."""
         return None
 
-    def distinct_among(self, split: Split, size: int) -> int:
+    def distinct_among(self, split: Split, size: int, example_size: int | None = None) -> int:
         """How many of the first `size` do."""
-        return min(size, self.num_distinct(split) or size)
+        return min(size, self.num_distinct(split, example_size) or size)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes by name of what examples are taken from and a user may change, such as a text; of none by default."""
+        return {}
 
     def counted(self, inputs: np.ndarray) -> np.ndarray:
         """(seq,) booleans: where one example's answer is read (default: everywhere)."""

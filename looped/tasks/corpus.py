@@ -11,14 +11,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from looped.errors import InputError, require
-from looped.files import cache_folder, data_folder, locked, save_json
+from looped.files import cache_folder, data_folder, locked, save_json, save_text
 from looped.tasks import bpe, synthetic_text
 from looped.tasks.base import Split, supplied
 
@@ -28,7 +28,10 @@ Progress = Callable[[int], None]
 
 HUGGING_FACE = "hf:"
 FORMATS = (".raw", ".tokens", ".txt", ".parquet")  # in a folder that has several, the first is taken
-SPLIT_NAMES: dict[Split, str] = {"train": "train", "validation": "valid|val|dev", "test": "test"}
+# Words of a file's name that say which split it is; a word ends where its letters do.
+SPLIT_NAMES: dict[Split, str] = {
+    "train": "train|training", "validation": "valid|validation|val|dev|development", "test": "test|testing",
+}  # fmt: skip
 ARTICLE_END = re.compile(r"(?:(?:^|\n)\x1e)+(?:\n|$)")
 # What Unicode calls white space; GPT-2's encoding never joins what lies before such a character with what follows.
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
@@ -71,13 +74,31 @@ def find(text: str, split: Split) -> Share:
 def tokens(text: str, split: Split, end_of_text: EndOfText, progress: Progress | None = None) -> np.ndarray:
     """A split's tokens, (number,) 16-bit, mapped from the cache folder; encoded first where they are not there yet."""
     share = find(text, split)
-    known = [_identity(source) for source in share.sources]
+    whole = np.memmap(_encoded(share.sources, end_of_text, progress), dtype=DTYPE, mode="r")
+    return whole[int(share.start * len(whole)) : int(share.end * len(whole))]
+
+
+def fingerprint(text: str, split: Split, end_of_text: EndOfText) -> str:
+    """A hash of the tokens that a split's are a share of, wherever they lie; made once, as they may be many."""
+    path = _encoded(find(text, split).sources, end_of_text)
+    kept = path.with_suffix(".sha256")
+    if kept.exists():
+        return kept.read_text()
+    with path.open("rb") as file:
+        made = hashlib.file_digest(file, "sha256").hexdigest()
+    with suppress(InputError):  # tokens that others have made may lie where we cannot write
+        save_text(kept, made)
+    return made
+
+
+def _encoded(sources: tuple[str, ...], end_of_text: EndOfText, progress: Progress | None = None) -> Path:
+    """The file of the sources' tokens in the cache folder."""
+    known = [_identity(source) for source in sources]
     key = hashlib.sha256(json.dumps([bpe.RANKS_SHA256, end_of_text, known]).encode()).hexdigest()[:16]
     path = cache_folder() / "tokens" / f"{key}.bin"
     if not path.exists():
-        _encode_once(share.sources, end_of_text, path, progress)
-    whole = np.memmap(path, dtype=DTYPE, mode="r")
-    return whole[int(share.start * len(whole)) : int(share.end * len(whole))]
+        _encode_once(sources, end_of_text, path, progress)
+    return path
 
 
 def _resolve(text: str) -> Path:
@@ -93,19 +114,20 @@ def _resolve(text: str) -> Path:
 
 
 def _files(folder: Path) -> tuple[tuple[str, ...], dict[Split, tuple[str, ...]]]:
-    """All text files of one format in a folder, and those that a split's name is part of."""
+    """All text files of one format in a folder, and those of each split by their names."""
     by_format: dict[str, list[Path]] = {}
     with _reading(folder):
         present = sorted(folder.iterdir())
     for path in present:
-        suffix = path.with_suffix("").suffix if path.suffix == ".zst" else path.suffix
-        by_format.setdefault(suffix, []).append(path)
+        name = Path(path.name.lower())
+        by_format.setdefault(Path(name.stem).suffix if name.suffix == ".zst" else name.suffix, []).append(path)
     paths = next((by_format[suffix] for suffix in FORMATS if suffix in by_format), None)
     if paths is None:
         raise InputError(f"no text in {folder}: expected files ending in {', '.join(FORMATS)} or these with .zst")
     named: dict[Split, tuple[str, ...]] = {}
     for split, names in SPLIT_NAMES.items():
-        files = tuple(str(path) for path in paths if re.search(f"(?<![a-z])({names})", path.name.lower()))
+        word = re.compile(f"(?<![a-z])({names})(set)?(?![a-z])")
+        files = tuple(str(path) for path in paths if word.search(path.name.lower()))
         if files:
             named[split] = files
     return tuple(map(str, paths)), named
@@ -218,9 +240,10 @@ def _lines(source: str) -> Iterator[str]:
     """A source's text in blocks of whole lines."""
     if source.startswith(HUGGING_FACE):
         return _hugging_face_rows(source)
-    if source.endswith(".parquet"):
+    suffix = Path(source).suffix.lower()
+    if suffix == ".parquet":
         return _parquet_rows(source)
-    return _decoded(_unpacked(source) if source.endswith(".zst") else _raw(source), source)
+    return _decoded(_unpacked(source) if suffix == ".zst" else _raw(source), source)
 
 
 def _raw(source: str) -> Iterator[bytes]:

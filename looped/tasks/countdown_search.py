@@ -1,10 +1,11 @@
 """Countdown's inner loops: drawing puzzles that have a solution, finding the first one, checking answers; in tokens."""
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
 from looped.tasks import draws
 from looped.tasks.base import NUM_BUCKETS
+from looped.tasks.compiled import compiled
 
 # Tokens: the blank, four operators, the equals sign, then one token for each number from 0 on.
 BLANK = 0
@@ -18,7 +19,7 @@ MAX_COUNT = 4
 MAX_TRIES = 1_000_000
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def draw_examples(
     sequences, seed, split, indices, first_bucket, end_bucket, count, max_input, targets, largest
 ):  # fmt: skip
@@ -43,7 +44,7 @@ def draw_examples(
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _content_bucket(numbers, count):
     """By the numbers without their order: the same numbers stay in one split, whatever the target."""
     digest = uint64(count)
@@ -62,7 +63,7 @@ def _content_bucket(numbers, count):
     return np.int64(digest % uint64(NUM_BUCKETS))
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def search(hands, count, target, largest, steps):
     """The first solution, depth first: pairs (i, j), i < j, in the order of the numbers; for each pair + * - /.
 
@@ -104,7 +105,7 @@ def search(hands, count, target, largest, steps):
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _last_operator(a, b, target):
     """The first operator that makes the target of the last two numbers, 0 if none; most of the search is spent here."""
     high, low = max(a, b), min(a, b)
@@ -117,7 +118,7 @@ def _last_operator(a, b, target):
     return OVER if low * target == high and low > 0 else 0
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _note(step, a, b, operator, result):
     ordered = operator in (MINUS, OVER)
     step[0] = max(a, b) if ordered else a
@@ -126,7 +127,7 @@ def _note(step, a, b, operator, result):
     step[3] = result
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _lay_out(sequence, numbers, count, target, steps):
     for i in range(count):
         sequence[i] = ZERO + numbers[i]
@@ -141,7 +142,7 @@ def _lay_out(sequence, numbers, count, target, steps):
         place += STEP_TOKENS
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def check_answers(inputs, outputs, count):
     """Per example: is each step true, made of numbers at hand, each used once, and the last result the target?"""
     valid = np.zeros(len(inputs), dtype=np.bool_)
@@ -172,7 +173,7 @@ def check_answers(inputs, outputs, count):
     return valid
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _take(hand, left, token):
     """Remove one token from the first `left` of the hand; False if it is not there."""
     for i in range(left):

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
 from looped.errors import InputError, require
 from looped.tasks import draws
 from looped.tasks.base import NUM_BUCKETS, Batch, Spec, Split, Task, draw_keys, split_buckets, summary, typed_fields
+from looped.tasks.compiled import compiled
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def _shortest(numbers: np.ndarray) -> Any:
     return np.asarray(numbers, dtype=np.float32).astype(str).astype(np.float64).tolist()
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _draw_prompts(
     inputs, values, coordinates, leaves, seed, split, indices, first_bucket, end_bucket, dims
 ):  # fmt: skip
@@ -198,14 +199,14 @@ def _draw_prompts(
                 inputs[row, 2 * k + 1, 0] = values[row, k]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _draw_tree(state, coordinates, leaves, dims):
     for node in range(len(coordinates)):
         state, coordinates[node] = draws.below(state, dims)
     return _fill_normal(state, leaves)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _content_bucket(coordinates, leaves):
     digest = uint64(len(leaves))
     for coordinate in coordinates:
@@ -215,7 +216,7 @@ def _content_bucket(coordinates, leaves):
     return np.int64(digest % uint64(NUM_BUCKETS))
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _evaluate(coordinates, leaves, x):
     node = 0
     while node < len(coordinates):
@@ -223,7 +224,7 @@ def _evaluate(coordinates, leaves, x):
     return leaves[node - len(coordinates)]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _fill_normal(state, out):
     """Independent standard normal numbers, two at a time from a uniform radius and angle (Box and Muller)."""
     for i in range(0, len(out), 2):

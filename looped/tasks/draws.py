@@ -5,14 +5,16 @@ on its own key alone: not on the batch it is in, nor on the worker that makes it
 """
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
+
+from looped.tasks.compiled import compiled
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def scramble(bits):
     """A bijection of 64-bit words whose every output bit depends on every input bit."""
     bits = (bits ^ (bits >> uint64(30))) * _MIX_1
@@ -20,7 +22,7 @@ def scramble(bits):
     return bits ^ (bits >> uint64(31))
 
 
-@njit(cache=True)
+@compiled()
 def start(seed, split, index):
     """The state from which example `index` of a split is drawn."""
     state = scramble(uint64(seed) + _GOLDEN)
@@ -28,27 +30,27 @@ def start(seed, split, index):
     return scramble(state + uint64(index) * _GOLDEN)
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def following(state):
     state += _GOLDEN
     return state, scramble(state)
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def below(state, bound):
     """A whole number in [0, bound), bound < 2**32 (the bias is under 2**-32 * bound)."""
     state, bits = following(state)
     return state, np.int64(((bits >> uint64(32)) * uint64(bound)) >> uint64(32))
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def unit(state):
     """A float in [0, 1) with 53 random bits."""
     state, bits = following(state)
     return state, np.float64(bits >> uint64(11)) * 2.0**-53
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def absorb(digest, value):
     """Fold one small number into a running content hash."""
     return scramble(digest ^ (uint64(value) + _GOLDEN))

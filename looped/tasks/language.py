@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numba import njit
 
 from looped.errors import InputError, require
 from looped.tasks import bpe, corpus, draws
 from looped.tasks.base import Batch, Spec, Split, Task, draw_keys, typed_fields
+from looped.tasks.compiled import compiled
 
 PADDED_VOCABULARY = 50304  # a multiple of 64, which matrix products like
 # The perturbed text is one text, whatever the seed of a run: memorising it takes seeing the same tokens again.
@@ -70,17 +70,21 @@ class Language(Task):
         """All tokens of a split, before any perturbation; the first call ever encodes the text."""
         return corpus.tokens(self.text, split, self.end_of_text, progress)
 
+    def fingerprints(self) -> dict[str, str]:
+        splits: tuple[Split, ...] = ("train", "validation")
+        return {f"{split} text": corpus.fingerprint(self.text, split, self.end_of_text) for split in splits}
+
     def num_windows(self, split: Split, size: int | None = None) -> int:
         """Windows that cover a split: its examples 0 to num_windows - 1 count every token but the first once."""
         size, stride = self._size_and_stride(size)
         return 1 + math.ceil(self._last_place(self.tokens(split), split, size) / stride)
 
-    def held_out_size(self, split: Split) -> int:
+    def held_out_size(self, split: Split, example_size: int | None = None) -> int:
         """The whole split, or the 200 windows of the public code."""
-        return self.num_distinct(split) or 200
+        return self.num_distinct(split, example_size) or 200
 
-    def num_distinct(self, split: Split) -> int | None:
-        return self.num_windows(split) if self._in_order(split) else None
+    def num_distinct(self, split: Split, example_size: int | None = None) -> int | None:
+        return self.num_windows(split, example_size) if self._in_order(split) else None
 
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
         seed_number, split_number, indices = draw_keys(seed, split, indices)
@@ -188,7 +192,7 @@ def _show(tokens: np.ndarray) -> str:
     return bpe.decode([int(token) for token in tokens if token < bpe.VOCABULARY])
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _random_places(seed, split, indices, bound):
     places = np.empty(len(indices), dtype=np.int64)
     for row in range(len(indices)):
@@ -196,7 +200,7 @@ def _random_places(seed, split, indices, bound):
     return places
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _perturb(tokens, places, split, share):
     """Replace a share of the tokens, each by the place it has in the text and not by the window it is seen in."""
     for row in range(tokens.shape[0]):

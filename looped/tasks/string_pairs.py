@@ -5,10 +5,11 @@ Three kinds of pairs: Algorithm 1 of the paper's appendix (EDITED), two uniform 
 """
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
 from looped.tasks import draws
 from looped.tasks.base import NUM_BUCKETS
+from looped.tasks.compiled import compiled
 
 UNIFORM, OWN_LETTERS, EDITED = 0, 1, 2
 
@@ -23,7 +24,7 @@ _BITS_PER_LETTER = 5
 _LETTERS_PER_WORD = 12
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def draw_pairs(
     strings, lengths, seed, split, indices, first_bucket, end_bucket, kind, shortest, longest,
     alphabet, min_letters, max_letters, uniform_edits, redraw_pair,
@@ -60,7 +61,7 @@ def draw_pairs(
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _draw_edited(
     state, first, second, length, letters, actions, copy, min_letters, max_letters, uniform_edits, redraw_pair
 ):  # fmt: skip
@@ -89,7 +90,7 @@ def _draw_edited(
                 break
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _choose_letters(state, letters, fewest, most):
     """The first entries become a uniform choice of `fewest` to `most` letters without repetition."""
     state, extra = draws.below(state, most - fewest + 1)
@@ -103,7 +104,7 @@ def _choose_letters(state, letters, fewest, most):
     return state, count
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _fill(state, string, length, letters, num_letters):
     for i in range(length):
         state, which = draws.below(state, num_letters)
@@ -111,7 +112,7 @@ def _fill(state, string, length, letters, num_letters):
     return state
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _draw_actions(state, actions, num_edits, length):
     """Choose what to do, and foretell the length that comes of it: most copies are rejected for that alone."""
     for k in range(num_edits):
@@ -122,7 +123,7 @@ def _draw_actions(state, actions, num_edits, length):
     return state, length
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _edit(state, string, length, actions, num_edits, letters, num_letters):
     """Pop, replace and insert at random places, in place."""
     for k in range(num_edits):
@@ -141,7 +142,7 @@ def _edit(state, string, length, actions, num_edits, letters, num_letters):
     return state
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _content_bucket(strings, lengths):
     """Letters are hashed many to a word: hashing them singly would take longer than drawing them."""
     digest = draws.absorb(uint64(lengths[0]), lengths[1])
@@ -154,7 +155,7 @@ def _content_bucket(strings, lengths):
     return np.int64(digest % uint64(NUM_BUCKETS))
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def lay_out(strings, lengths, seq_len, alphabet):
     """Tokens `first | second pad ... =`: 0 pads, then one token per letter, then the bar and the equals sign."""
     inputs = np.zeros((len(strings), seq_len), dtype=np.int64)

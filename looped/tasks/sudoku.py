@@ -125,7 +125,7 @@ class Sudoku(Task):
             for ready in build_shards(split, range(self._num_shards), num_threads):
                 yield min(ready * SHARD, self._pool_size), self._pool_size
 
-    def num_distinct(self, split: Split) -> int | None:
+    def num_distinct(self, split: Split, example_size: int | None = None) -> int | None:
         """Base puzzles of the wanted kind: a model that fails at one will likely fail at its images, too.
 
         4x4 puzzles are drawn afresh, and so not counted, though there are few: docs/tasks.md says how few.
@@ -136,11 +136,11 @@ class Sudoku(Task):
             return self._pool_size or None
         return len(_pool_places(self, split, self._num_shards))
 
-    def distinct_among(self, split: Split, size: int) -> int:
+    def distinct_among(self, split: Split, size: int, example_size: int | None = None) -> int:
         """The same, and no more of the pool is made than that takes."""
         if self.file is None and not self._takes_all:
             return min(size, len(self._suited(split, size)) or size)
-        return super().distinct_among(split, size)
+        return super().distinct_among(split, size, example_size)
 
     def test_sets(self) -> dict[str, Self]:
         """Variants of this task for testing, easy ones first: by guesses (4x4: by clues, since no such puzzle needs

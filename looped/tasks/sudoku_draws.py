@@ -5,17 +5,18 @@ and transposing: 2 * 6**8 * 9! of them at side 9.
 """
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
 from looped.tasks import draws
 from looped.tasks.base import NUM_BUCKETS
+from looped.tasks.compiled import compiled
 from looped.tasks.sudoku_solver import is_forced, load, search, solve_boards
 
 MAX_TRIES = 100_000
 NO_LIMIT = 2**31
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def draw_puzzles(
     puzzles, solutions, seed, split, indices, first_bucket, end_bucket, clues, most_clues,
     fewest_guesses, most_guesses, geometry, work,
@@ -50,7 +51,7 @@ def draw_puzzles(
     return guesses
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def draw_images(puzzles, solutions, seed, split, indices, clues, symmetric):
     """Replace each board by a random image of itself with clues added, in place, each from its own key."""
     num_cells = puzzles.shape[1]
@@ -77,7 +78,7 @@ def draw_images(puzzles, solutions, seed, split, indices, clues, symmetric):
         state = _add_clues(puzzle, solution, order, clues, state)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _draw_lines(lines, bands, state):
     """A random order of lines that keeps those of a band together."""
     side = len(lines)
@@ -90,7 +91,7 @@ def _draw_lines(lines, bands, state):
     return state
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _shuffle(order, count, state):
     """The first `count` entries become a random permutation of 0 .. count - 1."""
     for i in range(count):
@@ -100,7 +101,7 @@ def _shuffle(order, count, state):
     return state
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _draw_grid(solution, state, geometry, work):
     """A random full grid: random guesses from an empty board."""
     solution[:] = 0
@@ -109,7 +110,7 @@ def _draw_grid(solution, state, geometry, work):
     return state
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _dig(puzzle, solution, order, state, geometry, work):
     """Leave out clues in random order wherever the others force the digit: what is left is minimal.
 
@@ -125,7 +126,7 @@ def _dig(puzzle, solution, order, state, geometry, work):
     return state
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _add_clues(puzzle, solution, order, clues, state):
     """Fill in random open cells until there are that many clues."""
     missing = clues - np.count_nonzero(puzzle)
@@ -138,7 +139,7 @@ def _add_clues(puzzle, solution, order, clues, state):
     return state
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def content_buckets(puzzles, solutions):
     """The bucket that decides the split of each board: of its grid, or of the puzzle itself at side 4.
 
@@ -151,7 +152,7 @@ def content_buckets(puzzles, solutions):
     return buckets
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def grid_bucket(solution):
     """The bucket of a full grid: equal for all its images, whatever the symmetry.
 
@@ -174,7 +175,7 @@ def grid_bucket(solution):
     return np.int64(draws.scramble(total) % uint64(NUM_BUCKETS))
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _cycles(to):
     """A hash of a permutation's cycle lengths; the permutation is used up."""
     digest = uint64(0)
@@ -198,7 +199,7 @@ def _small_images():
 _SMALL_IMAGES = _small_images()
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def puzzle_bucket(puzzle):
     """The bucket of a 4x4 puzzle: equal for all its images, as it is the hash of the least of them.
 

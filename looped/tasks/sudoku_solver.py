@@ -8,9 +8,9 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from looped.tasks import draws
+from looped.tasks.compiled import compiled
 
 _POPCOUNT = np.array([bits.bit_count() for bits in range(512)])
 _DIGIT = np.array([bits.bit_length() for bits in range(512)])
@@ -62,7 +62,7 @@ def workspace(side: int) -> Workspace:
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def solve_boards(puzzles, limit, geometry, work):
     """Of each puzzle: the first solution found, the number of solutions up to `limit`, and the number of guesses.
 
@@ -81,7 +81,7 @@ def solve_boards(puzzles, limit, geometry, work):
     return solutions, found, guesses
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def is_forced(puzzle, cell, digit, state, geometry, work):
     """Whether an open cell can hold no other digit than the one given; and the state of the draws."""
     count = load(puzzle, geometry, work)
@@ -97,7 +97,7 @@ def is_forced(puzzle, cell, digit, state, geometry, work):
     return found == 0, state
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def load(puzzle, geometry, work):
     """Candidates of every cell into level 0, known open cells into the queue: their number, -1 for a contradiction."""
     units, unit_of, _ = geometry
@@ -128,7 +128,7 @@ def load(puzzle, geometry, work):
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def search(solution, limit, count, state, geometry, work):
     """Search from the candidates in level 0, with `count` cells in the queue, until `limit` solutions are found.
 
@@ -169,7 +169,7 @@ def search(solution, limit, count, state, geometry, work):
         queue[0], count = cell, np.int64(_POPCOUNT[levels[depth, cell]] == 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _follow(candidates, queue, count, geometry):
     """Strike known digits from the cells that see them, and set digits that have one place left in a unit.
 
@@ -219,7 +219,7 @@ def _follow(candidates, queue, count, geometry):
         unit = unit + 1 if unit + 1 < num_units else 0
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _fewest(candidates):
     """An open cell with the fewest candidates, or -1 if every digit is known."""
     best, fewest = -1, len(candidates)

@@ -267,6 +267,36 @@ class TestCorpus:
         assert abs(len(halves[0]) - len(halves[1])) <= 1
         assert np.concatenate(halves).tolist() == bpe.encode((tmp_path / "valid.txt").read_text()).tolist()
 
+    @pytest.mark.parametrize(
+        ("train", "valid", "test"),
+        [
+            ("wiki.train.raw", "wiki.valid.raw", "wiki.test.raw"),
+            ("train-00000-of-00002.parquet", "validation-00000.parquet", "test-00000.parquet"),
+            ("TRAIN.TXT", "Valid.Txt", "TEST.TXT"),
+            ("training_set.txt", "dev2.txt", "3test.txt"),
+            ("trainset.txt", "development.txt", "testset.txt"),
+        ],
+    )
+    def test_the_words_of_a_file_s_name_say_which_split_it_is(self, train, valid, test, tmp_path):
+        for name in (train, valid, test):
+            (tmp_path / name).touch()
+        for split, name in (("train", train), ("validation", valid), ("test", test)):
+            assert corpus.find(str(tmp_path), split) == ((str(tmp_path / name),), 0.0, 1.0)
+
+    def test_a_word_that_only_begins_like_a_split_says_nothing(self, tmp_path):
+        names = ["devil.txt", "new-testament.txt", "old-testament.txt", "trains.txt", "valley.txt"]
+        for name in names:
+            (tmp_path / name).touch()
+        cuts = {split: corpus.find(str(tmp_path), split) for split in ("train", "validation", "test")}
+        assert {share.sources for share in cuts.values()} == {tuple(str(tmp_path / name) for name in names)}
+        assert [share[1:] for share in cuts.values()] == [(0, 0.9), (0.9, 0.95), (0.95, 1)]
+
+    def test_letters_in_capitals_are_read_alike(self, tmp_path):
+        zstandard = pytest.importorskip("zstandard")
+        (tmp_path / "TEXT.TXT.ZST").write_bytes(zstandard.compress(PROSE.encode()))
+        assert whole(str(tmp_path / "TEXT.TXT.ZST")).tolist() == bpe.encode(PROSE).tolist()
+        assert whole(str(tmp_path)).tolist() == bpe.encode(PROSE).tolist()
+
 
 class TestWindows:
     @pytest.mark.parametrize(("seq_len", "stride"), [(16, None), (16, 16), (16, 5), (16, 1), (50, 49)])
@@ -303,6 +333,14 @@ class TestWindows:
         assert task.sample(0, "train", range(3), size=10).inputs.shape == (3, 10)
         batch = task.sample(0, "test", range(task.num_windows("test", size=10)), size=10)
         assert batch.targets[batch.mask].tolist() == task.tokens("test")[1:].tolist()
+
+    def test_a_test_on_random_windows_has_as_many_as_the_public_code(self, prose):
+        """The number is not ours to choose: with another, perplexities would not compare with those measured so far."""
+        task = Language(text=str(prose), seq_len=8, evaluation="random")
+        for split in ("validation", "test"):
+            assert (task.num_distinct(split), task.held_out_size(split)) == (None, 200)
+        whole = Language(text=str(prose), seq_len=8)
+        assert whole.held_out_size("test") == -(-(len(whole.tokens("test")) - 1) // 8) != 200
 
     def test_too_short_a_text(self, tmp_path):
         path = tmp_path / "short.txt"
