@@ -17,6 +17,7 @@ from looped.tasks import Task, task_class
 from looped.tasks.base import MAX_INDEX
 
 MAX_CHOICES = 8
+MAX_THREADS = 1024  # more than a machine has cores; many more it would refuse, and not in our words
 
 
 def _volatile(default: Any) -> Any:
@@ -178,7 +179,7 @@ class TrainConfig:
     curriculum_steps: int | None = None
     """steps over which growing schedules reach their last choice (None: half of all)"""
     init_from: str | None = None
-    """folder of a finished run whose weights this one starts from (None: fresh ones)"""
+    """folder of a run, or name of a shipped model, whose weights this one starts from (None: fresh ones)"""
 
     eval_every: int = _volatile(1000)
     """steps between evaluations on validation data"""
@@ -211,6 +212,9 @@ class TrainConfig:
             "clip_norm", "supervised_loops", "backprop_loops", "curriculum_steps", "eval_every", "eval_size",
             "checkpoint_every", "log_every", "max_minutes", "num_threads", "num_workers",
         )  # fmt: skip
+        for name in ("num_threads", "num_workers"):
+            value = getattr(self, name)
+            require(value is None or value <= MAX_THREADS, f"{name} must be at most {MAX_THREADS}, got {value}")
         seen = self.num_steps * self.batch_size  # examples are asked for by their numbers
         for name, count in (("num_steps x batch_size", seen), ("num_examples", self.num_examples or 0)):
             require(count <= MAX_INDEX, f"{name} must be at most {MAX_INDEX}, got {count}")

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from numbers import Integral
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -14,6 +15,12 @@ def require(condition: bool, message: str) -> None:
     """Raise `InputError(message)` unless the condition holds."""
     if not condition:
         raise InputError(message)
+
+
+def require_count(name: str, value: Any) -> None:
+    """That a number is a whole one (numpy's are, too) and at least 1."""
+    require(isinstance(value, Integral), f"{name} must be a whole number, got {value!r}")
+    require(value >= 1, f"{name} must be at least 1, got {value}")
 
 
 def unknown(what: str, came: object, known: Iterable[str]) -> InputError:

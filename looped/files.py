@@ -3,20 +3,26 @@
 import fcntl
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from looped.errors import InputError
+
+STANDARD_OUTPUT = 1  # its descriptor
 
 
 def cache_folder() -> Path:
     """What can be made again: LOOPED_CACHE, or `looped` in the user's cache folder."""
     if chosen := os.environ.get("LOOPED_CACHE"):
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "looped"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "looped"
+    except RuntimeError:
+        raise InputError("there is no home folder: expected LOOPED_CACHE to name one for what is made once") from None
 
 
 def data_folder() -> Path:
@@ -25,10 +31,20 @@ def data_folder() -> Path:
 
 
 def save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Make a file at once or not at all: whatever happens on the way, an earlier good file stays as it is."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+    """Make a file at once or not at all: whatever happens on the way, an earlier good file stays as it is.
+
+    What is no file to be replaced (a device, a pipe, where standard output goes to) is written through; a link stays
+    one, and its target is the file.
+    """
     with writing(path):
+        if (stream := _open_stream(path)) is not None:
+            with stream:
+                write(stream)
+            return
+        path = Path(os.path.realpath(path))
+        temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
         path.parent.mkdir(parents=True, exist_ok=True)
+        _parts.add(temporary)
         try:
             with open(temporary, "wb") as handle:
                 write(handle)
@@ -37,7 +53,40 @@ def save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+            _parts.discard(temporary)
         sync_folder(path.parent)
+
+
+_parts: set[Path] = set()  # of files that are being made
+
+
+def drop_parts() -> None:
+    """For a process that is about to be ended from outside: take away what it has begun to write."""
+    for part in list(_parts):
+        with suppress(OSError):
+            part.unlink()
+
+
+def is_stream(path: Path) -> bool:
+    """Whether what stands at a path is written through: it is no regular file, nor a folder, or standard output's."""
+    return path.exists() and not path.is_dir() and (not path.is_file() or _is_output(path))
+
+
+def _open_stream(path: Path) -> IO[bytes] | None:
+    if not is_stream(path):
+        return None
+    if not _is_output(path):
+        return open(path, "wb")
+    # Opened by its name, a file would be written from its start once more, over what was printed or is yet to be.
+    sys.stdout.flush()
+    return open(os.dup(STANDARD_OUTPUT), "wb")
+
+
+def _is_output(path: Path) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(STANDARD_OUTPUT))
+    except OSError:  # closed
+        return False
 
 
 @contextmanager

@@ -5,13 +5,18 @@ system refuses, such as memory or a full disk, is one line on standard error and
 output, progress to standard error.
 """
 
+import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple
 
 from looped.errors import InputError, unknown
+from looped.files import drop_parts
 
 
 class Verb(NamedTuple):
@@ -38,9 +43,11 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    _print_anywhere()
     try:
         try:
-            _run(list(sys.argv[1:] if arguments is None else arguments))
+            with _leaving_no_parts():
+                _run(list(sys.argv[1:] if arguments is None else arguments))
         finally:
             sys.stdout.flush()  # a full disk is noticed here, and not by the interpreter when it ends
     except InputError as error:
@@ -79,6 +86,36 @@ def _run(arguments: list[str]) -> None:
         getattr(import_module(f"looped.cli.{module}"), function)(arguments[1:])
     else:
         raise unknown("verb", arguments[0], VERBS)
+
+
+def _print_anywhere() -> None:
+    """What the output's encoding has no character for is printed by its number, as on standard error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _leaving_no_parts() -> Iterator[None]:
+    """Ended by SIGTERM, a command first takes away what it has begun to write.
+
+    Not by an exception, as Ctrl-C does: one that is raised while numba compiles is lost, and the command would go on.
+    """
+
+    def end(number: int, _: object) -> None:
+        drop_parts()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    # Elsewhere than in the main thread, or with a handler of its own, whoever calls this decides.
+    ours = threading.current_thread() is threading.main_thread()
+    ours = ours and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _forget_output() -> None:

@@ -121,7 +121,7 @@ def _preset(command: BenchCommand | ScalingCommand) -> str:
 def _report(command: BenchCommand | ScalingCommand, rows: Iterable[dict[str, Any]]) -> None:
     """Show the rows as they come, and keep them as JSON where that is wanted."""
     from looped import bench
-    from looped.files import save_json
+    from looped.files import is_stream, save_json
 
     # With --json, standard output is for the object alone.
     screen = sys.stderr if command.json else sys.stdout
@@ -141,8 +141,10 @@ def _report(command: BenchCommand | ScalingCommand, rows: Iterable[dict[str, Any
             print("".join(_cell(each.heading, each.width) for each in columns).rstrip(), file=screen)
         print("".join(_value(each, shown[each.key]) for each in columns).rstrip(), file=screen, flush=True)
         made.append(row)
-        if command.out is not None:  # after every row: what was measured before a stop is kept
-            save_json(command.out, result)
+        if command.out is not None and not is_stream(command.out):
+            save_json(command.out, result)  # after every row: what was measured before a stop is kept
+    if command.out is not None and is_stream(command.out):  # which gets everything once
+        save_json(command.out, result)
     if command.json:
         show(result, "", as_json=True)
 

@@ -59,8 +59,8 @@ def data(arguments: list[str]) -> None:
 
 
 def _show_in_parts(parts: Iterator[list[dict[str, Any]]], as_json: bool) -> None:
-    """Each part is printed as it is drawn."""
-    before, between, after = ("[", ", ", "]") if as_json else ("", "\n\n", "")
+    """Each part is printed as it is drawn; together they are one JSON object, as with every verb."""
+    before, between, after = ('{"examples": [', ", ", "]}") if as_json else ("", "\n\n", "")
     for examples in parts:
         shown = json_text(examples)[1:-1] if as_json else "\n\n".join(_readable(example) for example in examples)
         print(before + shown, end="")

@@ -40,7 +40,7 @@ def inspect(arguments: list[str]) -> None:
 
     run = load(command.run, choose_device(command.device))
     example_size = trained_size(run.config)
-    size = held_out(run.task, "test", command.size)
+    size = held_out(run.task, "test", command.size, example_size)
     batch = run.task.sample(EVALUATION_SEED, "test", range(size), example_size)
     found = look_inside(run.model, batch.inputs, num_loops=command.loops)
     loops = range(1, found["num_loops"] + 1)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from looped.errors import InputError, require, unknown
-from looped.files import writing
+from looped.files import is_stream, writing
 
 Parsed = TypeVar("Parsed")
 
@@ -111,7 +111,9 @@ def require_writable(path: Path | None) -> None:
     with writing(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        there = next(folder for folder in path.absolute().parents if folder.exists())
+        if is_stream(path):
+            return
+        there = next(folder for folder in Path(os.path.realpath(path)).parents if folder.exists())
         with tempfile.TemporaryFile(dir=there):  # permissions alone do not tell, so it is tried
             pass
 

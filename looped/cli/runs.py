@@ -1,5 +1,6 @@
 """`looped train`, `looped eval` and `looped solve`."""
 
+import math
 import sys
 from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
@@ -16,26 +17,20 @@ def train(arguments: list[str]) -> None:
     from looped.recipes import RECIPES, recipe
     from looped.tasks import TASKS, task_class
 
-    def options(task_fields: list[Any], model: ModelConfig, train: TrainConfig, chosen: str) -> type:
-        fields: list[Any] = [
-            ("recipe", Annotated[Literal[tuple(RECIPES)], tyro.conf.arg(help=_RECIPE_HELP)], field(default=chosen)),
-            *task_fields,
-            ("model", ModelConfig, field(default=model)),
-            ("train", TrainConfig, field(default=train)),
-            ("seed", Annotated[int, tyro.conf.arg(help="seed of the weights and of the data")], field(default=0)),
-            ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT_HELP)], field(default=None)),
-            ("json", Annotated[bool, tyro.conf.arg(help=JSON_HELP)], field(default=False)),
-        ]
-        return make_dataclass("TrainCommand", fields, frozen=True)
-
-    if arguments and arguments[0] in ("-h", "--help"):
-        print(f"TASK is one of {', '.join(TASKS)}; its own knobs: looped train TASK --help\n")
-        parse(options([], ModelConfig(), TrainConfig(), "fast"), ["--help"], "looped train TASK")
+    # Without a task there is no help about the knobs: where each of them starts from is up to the task's recipe.
     name, rest = leading_name(arguments, "task", TASKS, "looped train TASK --help")
     chosen = peek(rest, "--recipe") or "fast"
     start = recipe(chosen, name, peek(rest, "--model.block") or "looped")
-    task_fields = [("task", task_class(name), field(default=start.task))]
-    parsed: Any = parse(options(task_fields, start.model, start.train, chosen), rest, f"looped train {name}")
+    fields: list[Any] = [
+        ("recipe", Annotated[Literal[tuple(RECIPES)], tyro.conf.arg(help=_RECIPE_HELP)], field(default=chosen)),
+        ("task", task_class(name), field(default=start.task)),
+        ("model", ModelConfig, field(default=start.model)),
+        ("train", TrainConfig, field(default=start.train)),
+        ("seed", Annotated[int, tyro.conf.arg(help="seed of the weights and of the data")], field(default=0)),
+        ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT_HELP)], field(default=None)),
+        ("json", Annotated[bool, tyro.conf.arg(help=JSON_HELP)], field(default=False)),
+    ]
+    parsed: Any = parse(make_dataclass("TrainCommand", fields, frozen=True), rest, f"looped train {name}")
     config = RunConfig(parsed.task, parsed.model, parsed.train, parsed.seed)
 
     from looped import training
@@ -112,7 +107,10 @@ def _readable(report: dict[str, Any], name: str) -> str:
         f"{'loops':>6}  {metric:>10}  95 % interval",
     ]
     for row in report["rows"]:
-        lines.append(f"{row['loops']:>6}  {row[metric]:>10.4f}  {row['low']:.4f} to {row['high']:.4f}")
+        if math.isfinite(row[metric]):
+            lines.append(f"{row['loops']:>6}  {row[metric]:>10.4f}  {row['low']:.4f} to {row['high']:.4f}")
+        else:
+            lines.append(f"{row['loops']:>6}  the outputs overflow: no {metric}")
     return "\n".join([*lines, f"best constant answer: {report['baseline']:.4f}"])
 
 

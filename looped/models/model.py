@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Generator, Tensor, nn
 
 from looped.config import ModelConfig
-from looped.errors import require
+from looped.errors import require, require_count
 from looped.kernels import rms_normalise
 from looped.models.conditioning import sinusoid
 from looped.models.counts import forward_flops
@@ -116,7 +116,7 @@ class LoopModel(nn.Module):
         num_loops = self._checked_loops(num_loops)
         wanted = {num_loops} if read is None else set(read)
         require(
-            bool(wanted) and min(wanted) >= 1 and max(wanted) <= num_loops,
+            bool(wanted) and all(loop in range(1, num_loops + 1) for loop in wanted),
             f"read must name loops in 1..{num_loops}, got {tuple(read or ())}",
         )
         states = self.states_at(inputs, num_loops, [loop - 1 for loop in sorted(wanted)])
@@ -137,6 +137,7 @@ class LoopModel(nn.Module):
             isinstance(inputs, Tensor), f"expected a tensor (torch.as_tensor makes one), got {type(inputs).__name__}"
         )
         size, shape = self.spec.input_size, tuple(inputs.shape)
+        require(inputs.numel() > 0, f"expected at least one example of at least one token, got the shape {shape}")
         if self.spec.kind == "vectors":
             require(len(shape) == 3 and shape[2] == size, f"expected inputs (batch, seq, {size}), got {shape}")
             return
@@ -148,7 +149,7 @@ class LoopModel(nn.Module):
 
     def _checked_loops(self, num_loops: int | None) -> int:
         num_loops = self.config.num_loops if num_loops is None else num_loops
-        require(num_loops >= 1, f"num_loops must be at least 1, got {num_loops}")
+        require_count("num_loops", num_loops)
         require(num_loops <= MOST_LOOPS, f"num_loops must be at most {MOST_LOOPS:,}, got {num_loops}")
         require(
             self.config.block != "standard" or num_loops == 1,

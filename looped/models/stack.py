@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from looped import kernels
 from looped.config import ModelConfig
-from looped.errors import require
+from looped.errors import require, require_count
 from looped.kernels import LayerWeights, Modulation, Rotation
 from looped.models.conditioning import (
     ATTENTION,
@@ -285,8 +285,9 @@ class LoopStack(nn.Module):
 
 
 def _first_with_grad(num_loops: int, backprop_loops: int | None) -> int:
-    require(num_loops >= 1, f"num_loops must be at least 1, got {num_loops}")
-    require(backprop_loops is None or backprop_loops >= 1, f"backprop_loops must be at least 1, got {backprop_loops}")
+    require_count("num_loops", num_loops)
+    if backprop_loops is not None:
+        require_count("backprop_loops", backprop_loops)
     return 0 if backprop_loops is None else max(0, num_loops - backprop_loops)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from looped.config import RunConfig
-from looped.errors import require
+from looped.errors import require, require_count
 from looped.models import LoopModel
 from looped.tasks import Batch, Split, Task
 from looped.tasks.base import MAX_EXAMPLES
@@ -42,7 +42,7 @@ def evaluate(
     Examples are of the task's own size, or of a smaller `example_size`. `Stopped` is raised before a batch at which
     `stopped()` is true.
     """
-    indices = np.arange(held_out(task, split, size))
+    indices = np.arange(held_out(task, split, size, example_size))
     return _evaluate(model, task, split, loops, EVALUATION_SEED, indices, example_size, stopped)
 
 
@@ -69,7 +69,8 @@ def _evaluate(
     stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     loops = sorted(set(loops or [model.config.num_loops]))
-    require(loops[0] >= 1, f"loops must be at least 1, got {loops[0]}")
+    for loop in loops:
+        require_count("loops", loop)
     found: dict[int, dict[str, list[np.ndarray]]] = {loop: {} for loop in loops}
     parts: list[Batch] = []
     step = _batch_size(task)
@@ -98,12 +99,12 @@ def _evaluate(
     }
 
 
-def held_out(task: Task, split: Split, size: int | None = None) -> int:
+def held_out(task: Task, split: Split, size: int | None = None, example_size: int | None = None) -> int:
     """How many examples a test has (default: the task's own number): one that comes again is no further evidence."""
     if size is None:
-        return task.held_out_size(split)
+        return task.held_out_size(split, example_size)
     require(size >= 1, f"size must be at least 1, got {size}")
-    size = task.distinct_among(split, size)
+    size = task.distinct_among(split, size, example_size)
     require(size <= MAX_EXAMPLES, f"size must be at most {MAX_EXAMPLES:,}, got {size}")
     return size
 
@@ -137,11 +138,16 @@ def _measure(scores: Tensor, task: Task, batch: Batch) -> dict[str, np.ndarray]:
     targets, mask = (torch.from_numpy(array).to(scores.device) for array in (batch.targets, batch.mask))
     losses = position_losses(scores, targets)
     metrics = task.score(scores.argmax(dim=-1).cpu().numpy(), batch)
-    return {**metrics, "loss": (losses * mask).sum(dim=1).double().cpu().numpy()}
+    return {**metrics, "loss": losses.masked_fill(~mask, 0).sum(dim=1).double().cpu().numpy()}
 
 
 def _summary(values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> dict[str, Any]:
-    """Means over examples, the loss over counted positions, and the interval of the task's metric."""
+    """Means over examples, the loss over counted positions, and the interval of the task's metric.
+
+    All of them are NaN where outputs overflow: classes read off such scores would be right by chance.
+    """
+    finite = all(np.isfinite(each).all() for each in values.values())
+    values = values if finite else {name: np.full(each.shape, np.nan) for name, each in values.items()}
     losses, curve = values.pop("loss", None), values.pop("curve", None)
     row: dict[str, Any] = {name: float(each.mean()) for name, each in values.items()}
     if curve is not None:
@@ -149,7 +155,9 @@ def _summary(values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> 
     if losses is not None:
         row["loss"] = float(losses.sum() / counts.sum())
         row["perplexity"] = _perplexity(row["loss"])
-    if metric == "perplexity":
+    if not finite:
+        low = high = math.nan
+    elif metric == "perplexity":
         assert losses is not None
         low, high = _bootstrap(lambda rows: _perplexity(losses[rows].sum() / counts[rows].sum()), len(counts))
     else:

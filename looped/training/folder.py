@@ -1,4 +1,5 @@
-"""A run's folder: `config.json`, `log.jsonl`, `checkpoints/`, and `result.json` once it is finished."""
+"""A run's folder: `config.json`, `log.jsonl`, `checkpoints/`, `data.json` where the examples are taken from what a user
+supplied, and `result.json` once it is finished."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import Any
 from looped.config import RunConfig, differences
 from looped.errors import InputError, require
 from looped.files import locked, read_json, save_json
+from looped.tasks import Task
 from looped.training.checkpoint import Checkpoint, load_newest
 
 _NUMBER = (int, float)
@@ -25,6 +27,7 @@ class RunFolder:
         self.path = Path(path)
         self.config_path = self.path / "config.json"
         self.log_path = self.path / "log.jsonl"
+        self.data_path = self.path / "data.json"
         self.result_path = self.path / "result.json"
         self.checkpoints = self.path / "checkpoints"
         self.lock_path = self.path / ".lock"
@@ -43,6 +46,21 @@ class RunFolder:
         if self.config_path.exists() and self.has_checkpoint():
             for name, (theirs, ours) in differences(self.read_config(), config).items():
                 raise InputError(f"{self.path} holds another run: its {name} is {theirs!r}, this one's is {ours!r}")
+
+    def check_data(self, task: Task) -> None:
+        """Note what a new run takes its examples from; `InputError` if one that was begun would go on with another."""
+        came = task.fingerprints()
+        if came and not self.has_checkpoint():
+            save_json(self.data_path, came)
+        known = read_json(self.data_path) if self.data_path.exists() else {}
+        require(isinstance(known, dict), f"expected an object with hashes in {self.data_path}, got something else")
+        for name, before in known.items():
+            now = came.get(name, "none")
+            require(
+                before == now,
+                f"{self.path} was trained on another {name}: expected one with the sha256 {str(before)[:12]}..., got "
+                f"{now[:12]}...",
+            )
 
     def read_config(self) -> RunConfig:
         require(self.path.is_dir(), f"no run at {self.path}: expected a folder with config.json")

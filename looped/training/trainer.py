@@ -29,12 +29,13 @@ from looped.training.log import Log, require_tracker
 from looped.training.memory import memory_for
 from looped.training.objective import TensorBatch, to_device
 from looped.training.schedules import loops_at, rate_at, sizes, trained_size, unreached
+from looped.training.shipped import meant, read_shipped
 from looped.training.stepper import Stepper, load_weights
 from looped.version import __version__
 
 
 class Diverged(InputError):
-    """Loss or gradient went beyond numbers: with this config they would again."""
+    """Loss, gradient or validation went beyond numbers: with this config they would again."""
 
 
 class Trainer:
@@ -59,9 +60,19 @@ class Trainer:
         self.seconds = 0.0
         self._started = time.monotonic()
         if config.train.init_from is not None and not self.folder.has_checkpoint():
-            _, weights = run_weights(RunFolder(config.train.init_from))
-            load_weights(self.model, weights, config.train.init_from)
+            load_weights(self.model, self._starting_weights(config.train.init_from), config.train.init_from)
         self.stepper = Stepper(self.model, config.train, self.device)
+
+    def _starting_weights(self, origin: str) -> dict[str, Tensor]:
+        """Those of a shipped model, or of a run, which may have been stopped before its end: that is said."""
+        if (shipped := meant(origin)) is not None:
+            return read_shipped(shipped)[1]
+        folder = RunFolder(origin)
+        step, weights = run_weights(folder)
+        num_steps = folder.read_config().train.num_steps
+        if step < num_steps and not self.quiet:
+            print(f"looped: {origin} is unfinished: its weights are of step {step} of {num_steps}", file=sys.stderr)
+        return weights
 
     def fit(self) -> dict[str, Any]:
         """Train to the end, from the newest checkpoint where there is one; return the result."""
@@ -74,6 +85,7 @@ class Trainer:
             # A result counts only with its weights: where the last checkpoint is damaged, the end is trained again.
             if result is not None and self.step == self.config.train.num_steps:
                 return result
+            self.folder.check_data(self.config.task)
             return self._fit(begun if self.step == 0 else [])  # another process may have trained meanwhile
 
     def _first_step(self) -> tuple[int, Tensor]:
@@ -83,7 +95,7 @@ class Trainer:
         batch = batch_at(0, config)
         for size in sizes(config):
             config.task.sample(config.seed, "train", [0], size)
-        held_out(config.task, "validation", config.train.eval_size)
+        held_out(config.task, "validation", config.train.eval_size, trained_size(config))
         example = config.task.sample(EVALUATION_SEED, "validation", [0], trained_size(config))
         self.model.iterate(torch.from_numpy(example.inputs).to(self.device))
         self._started = time.monotonic()
@@ -176,7 +188,9 @@ class Trainer:
             measured = self.evaluate("validation", self.config.train.eval_size, stopped=stopped)["rows"][-1]
         except Stopped:
             return {}
-        return {"validation": measured[self.config.task.metric]}
+        validation = measured[self.config.task.metric]
+        _require_finite(self.step, validation=validation)
+        return {"validation": validation}
 
     def _unfinished(self, reason: str) -> dict[str, Any]:
         return {"finished": False, "stopped_by": reason, "step": self.step, **self._account()}
@@ -235,7 +249,7 @@ def _means(outcomes: Tensor) -> list[float]:
 
 
 def _require_finite(step: int, **numbers: float) -> None:
-    """Neither the loss nor the gradient may be beyond numbers: what is saved after this is worth resuming from."""
+    """None of these may be beyond numbers: what is saved after this is worth resuming from."""
     for name, number in numbers.items():
         if not math.isfinite(number):
             raise Diverged(

@@ -13,7 +13,9 @@ import torch
 
 from looped.cli import main
 from looped.cli.parsing import peek
-from looped.tasks import TASKS
+from looped.tasks import TASKS, DecisionTree, EditDistance
+from looped.training.trainer import Trainer
+from tests.training.conftest import tiny
 
 TRAIN = [
     "train", "edit-distance", "--recipe", "laptop", "--task.length", "4", "--model.block", "modulated",
@@ -101,7 +103,7 @@ def test_eval_knows_further_test_sets(tmp_path, capsys):
     ],
 )
 def test_data_verbs_show_write_check_and_count(task, knobs, tmp_path, capsys):
-    shown = json.loads(answer(capsys, "data", "sample", task, *knobs, "--size", "3", "--json"))
+    shown = json.loads(answer(capsys, "data", "sample", task, *knobs, "--size", "3", "--json"))["examples"]
     assert len(shown) == 3
     path = str(tmp_path / "set.jsonl")
     made = json.loads(answer(capsys, "data", "build", task, *knobs, "--size", "20", "--out", path, "--json"))
@@ -115,18 +117,14 @@ def test_data_verbs_show_write_check_and_count(task, knobs, tmp_path, capsys):
 
 @pytest.mark.parametrize("size", [1, 499, 500, 501, 1200])
 def test_a_sample_is_printed_part_by_part_as_one(size, capsys):
-    from looped.tasks import EditDistance
-
     examples = EditDistance(length=4).examples(0, "train", range(size))
     asked = ["data", "sample", "edit-distance", "--task.length", "4", "--size", str(size)]
-    assert answer(capsys, *asked, "--json") == json.dumps(examples) + "\n"
+    assert answer(capsys, *asked, "--json") == json.dumps({"examples": examples}) + "\n"
     texts = ["\n".join(f"{name}: {value}" for name, value in example.items()) for example in examples]
     assert answer(capsys, *asked) == "\n\n".join(texts) + "\n"
 
 
 def test_a_sample_is_never_drawn_at_once(capsys, monkeypatch):
-    from looped.tasks import EditDistance
-
     drawn = []
     make = EditDistance.examples
     monkeypatch.setattr(EditDistance, "examples", lambda self, *keys: drawn.append(len(keys[-1])) or make(self, *keys))
@@ -205,7 +203,7 @@ def test_a_trees_question_is_short_and_whole_in_json(tmp_path, capsys):
 
 
 HELPS = [
-    "train", *(f"train {task}" for task in TASKS), *(f"paper {verb}" for verb in ("list", "run", "report")),
+    *(f"train {task}" for task in TASKS), *(f"paper {verb}" for verb in ("list", "run", "report")),
     "eval", "solve", "inspect", "models list", "models check", "models pack", "data check",
     "theory verify", "theory approximate", "theory plot", "bench train", "bench infer", "bench scaling",
 ]  # fmt: skip
@@ -234,15 +232,25 @@ def test_help_shows_every_knob_with_its_meaning(capsys):
 
     from looped.config import ModelConfig, TrainConfig
 
-    for arguments in (["train", "--help"], ["train", "edit-distance", "--help"]):
-        with pytest.raises(SystemExit) as stop:
-            main(arguments)
-        assert stop.value.code == 0
-        text = capsys.readouterr().out
-        for part, config in (("model", ModelConfig), ("train", TrainConfig)):
-            for each in fields(config):
-                assert f"--{part}.{each.name.replace('_', '-')} " in text
-        assert "times the stack is applied in training" in text
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "edit-distance", "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    for part, config in (("model", ModelConfig), ("train", TrainConfig)):
+        for each in fields(config):
+            assert f"--{part}.{each.name.replace('_', '-')} " in text
+    assert "times the stack is applied in training" in text
+
+
+def test_help_without_a_task_names_no_default(capsys):
+    """Each is up to the task and its recipe."""
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "default" not in text
+    assert all(task in text for task in TASKS)
+    assert "looped train TASK --help" in text
 
 
 @pytest.mark.parametrize("verb", ["data", "theory", "paper"])
@@ -280,14 +288,34 @@ def test_on_a_terminal_too_a_mistake_is_one_line():
     assert done.stdout.strip() == "looped: Unrecognized options: --model.blok, looped; did you mean --model.block?"
 
 
-def test_numbers_beyond_numbers_are_null_in_json(tmp_path, capsys):
-    run = str(tmp_path / "run")
-    answer(capsys, *TRAIN, "--model.norm", "none", "--train.learning-rate", "1e-2", "--out", run)
-    for command in (
-        ["solve", run, "--loops", "3000", "--json"],
-        ["eval", run, "--loops", "3", "3000", "--size", "5", "--json"],
-    ):
-        json.loads(answer(capsys, *command), parse_constant=lambda constant: pytest.fail(constant))
+@pytest.fixture(params=[EditDistance(length=4), DecisionTree(points=3, dims=2, depth=1)], ids=lambda task: task.name)
+def overflowing(request, tmp_path) -> str:
+    """A run whose state is multiplied by a large number in every loop."""
+    config = tiny(task=request.param, model={"block": "looped", "norm": "none", "positions": "none"})
+    trainer = Trainer(config, tmp_path / "run", quiet=True)
+    with torch.no_grad():
+        trainer.model.stack.layers[0].w_in.mul_(30)
+        trainer.model.stack.layers[0].w_back.mul_(30)
+    trainer.folder.claim(config)
+    trainer.step = config.train.num_steps
+    trainer.save()
+    return str(tmp_path / "run")
+
+
+def test_what_overflows_is_told_and_not_scored(overflowing, capsys):
+    ask = ["eval", overflowing, "--loops", "1", "300", "--size", "5"]
+    report = json.loads(answer(capsys, *ask, "--json"), parse_constant=lambda constant: pytest.fail(constant))
+    few, many = report["rows"]
+    metric = report["metric"]
+    assert None not in few.values()
+    assert {many[name] for name in many if name not in ("loops", "curve")} == {None}
+    _, _, first, second, _ = answer(capsys, *ask).splitlines()
+    assert first.split()[:2] == ["1", f"{few[metric]:.4f}"]
+    assert second.split(maxsplit=1) == ["300", f"the outputs overflow: no {metric}"]
+    for verb in ("solve", "inspect"):
+        line = complaint(capsys, verb, overflowing, "--loops", "300")
+        assert re.fullmatch(r"looped: expected a network with finite outputs, got one that overflows in loop \d+", line)
+    assert answer(capsys, "solve", overflowing, "--loops", "1", "--json")
 
 
 @pytest.mark.parametrize(
@@ -450,6 +478,14 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path
         (["edit-distance", "--train.batch-size", "1" + 21 * "0"], "num_steps x batch_size must be at most "),
         (["edit-distance", "--train.num-examples", "1" + 21 * "0"], "num_examples must be at most "),
         (["edit-distance", "--train.num-examples", "1" + 15 * "0"], "expected a smaller train.num_examples"),
+        (["edit-distance", "--train.num-examples", "4" + 18 * "0"], "expected a smaller train.num_examples"),
+        (
+            ["edit-distance", "--train.batch-size", "4" + 18 * "0", "--train.num-steps", "1"],
+            "expected a smaller train.batch_size",
+        ),
+        (["edit-distance", "--train.num-threads", "1" + 15 * "0"], "num_threads must be at most 1024, got 1000"),
+        (["edit-distance", "--train.num-threads", "100000"], "num_threads must be at most 1024, got 100000"),
+        (["edit-distance", "--train.num-workers", "100000"], "num_workers must be at most 1024, got 100000"),
     ],
 )
 @pytest.mark.parametrize("out", ["new/run", "made"])
@@ -494,7 +530,6 @@ def test_a_damaged_newest_checkpoint_is_said_by_whatever_reads_the_run(tmp_path,
 
 def test_an_untrained_run_says_so(tmp_path, capsys):
     from looped.config import RunConfig
-    from looped.tasks import EditDistance
 
     (tmp_path / "config.json").write_text(json.dumps(RunConfig(EditDistance(length=4)).to_json()))
     assert "has no checkpoint yet" in complaint(capsys, "eval", str(tmp_path))

@@ -4,12 +4,13 @@ import json
 import math
 import re
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import torch
 
-from looped.config import RunConfig
+from looped.config import ModelConfig, RunConfig
 from looped.errors import InputError
 from looped.experiments.examine import loops_to_read, wanted_names
 from looped.experiments.paper import EXPERIMENTS, experiment
@@ -225,6 +226,19 @@ def test_loops_are_read_within_and_beyond_the_trained_range():
     assert {1, 100, 150, 200} & set(hundred) == {100, 150, 200}
     table = next(cell for cell in experiment("conditioning", "gpu").cells if cell.row == "table").config.model
     assert max(loops_to_read(table)) == table.num_loops
+
+
+def test_loops_are_read_at_every_twelfth_of_the_trained_ones_or_right_after_it():
+    """The lists are those that the records in `results/` were read at: other loops could not stand beside them."""
+    to_read = {
+        32: [3, 6, 8, 11, 14, 16, 19, 22, 24, 27, 30, 32, 35, 38, 40, 43, 46, 48, 51, 54, 56, 59, 62, 64],
+        50: [5, 9, 13, 17, 21, 25, 30, 34, 38, 42, 46, 50, 55, 59, 63, 67, 71, 75, 80, 84, 88, 92, 96, 100],
+    }
+    for num_loops in range(1, 121):
+        model = ModelConfig(block="looped", num_loops=num_loops)
+        twelfths = [Fraction(part * num_loops, 12) for part in range(1, 25)]
+        first_after = sorted({next(loop for loop in range(1, 241) if loop >= twelfth) for twelfth in twelfths})
+        assert loops_to_read(model) == to_read.get(num_loops, first_after) == first_after
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from looped import TrainConfig, build_model
+from looped import ModelConfig, Spec, TrainConfig, build_model
 from looped.training.optim import Optimizer
 
 from .cases import CONDITIONINGS, FREE_TABLES, GATED, TOKENS, VECTORS, examples, small
@@ -33,6 +33,22 @@ def _assert_at_start(conditioning, table):
         # eta multiplies a block that has no gate otherwise.
         start = 1.0 if name.startswith("alpha") or conditioning == "eta" else 0.0
         assert torch.equal(vectors, torch.full_like(vectors, start)), name
+
+
+@pytest.mark.parametrize(("dim", "expected"), [(768, 0.02), (192, 0.04), (48, 0.08)])
+def test_matrices_start_as_gpt_2_s_do_at_its_width(dim, expected):
+    """GPT-2 (width 768) draws with the standard deviation 0.02, those that end a residual branch with 0.02 / sqrt(2 n)
+    for n layers; elsewhere the output of a matrix keeps its size, so a quarter of the width is twice the deviation."""
+    config = ModelConfig(block="standard", dim=dim, num_heads=12, num_layers=2, ff_dim=4 * dim)
+    model = build_model(config, Spec("tokens", input_size=5000, output_size=5000, seq_len=8))
+    last = expected / 2  # of four branches, two in each layer
+    for layer in model.stack.layers:
+        for name, deviation in (("w_qkv", expected), ("w_in", expected), ("w_out", last), ("w_back", last / 2)):
+            weights = getattr(layer, name)
+            assert weights.std().item() == pytest.approx(deviation, rel=0.03), name
+            assert abs(weights.mean().item()) < 0.03 * deviation, name
+    assert model.head.std().item() == pytest.approx(expected, rel=0.03)
+    assert model.embedding.std().item() == pytest.approx(0.02, rel=0.03)  # whatever the width
 
 
 CONDITIONED = [each for each in CONDITIONINGS if SET_BY[each]]

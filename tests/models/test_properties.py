@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from looped import InputError, LoopStack, ModelConfig, Spec, build_model
+from looped import InputError, LoopStack, ModelConfig, Spec, build_model, evaluate
+from looped.tasks import EditDistance
 
 from .cases import BLOCKS, CAUSAL, FREE_TABLES, SPECS, TOKENS, VECTORS, examples, label, scattered, small
 
@@ -261,6 +262,7 @@ def test_an_all_zero_token_stays_finite():
 
 
 NO_COORDINATES = Spec("tokens", input_size=7, output_size=5, seq_len=6)
+SMALL_TASK = EditDistance(length=4)
 FITTING, TOO_LONG = examples(TOKENS), examples(TOKENS, seq_len=7)
 
 
@@ -272,6 +274,24 @@ MISTAKES = {
     "no loops": (lambda: _model()(FITTING, num_loops=0), "num_loops must be at least 1, got 0"),
     "no loops to count": (lambda: _model().flops(num_loops=0), "num_loops must be at least 1, got 0"),
     "no loops to show": (lambda: _model().iterate(FITTING, -1), "num_loops must be at least 1, got -1"),
+    "half a loop": (lambda: _model()(FITTING, 2.5), "num_loops must be a whole number, got 2.5"),
+    "half a loop to show": (lambda: _model().iterate(FITTING, 2.5), "num_loops must be a whole number, got 2.5"),
+    "half a loop back": (
+        lambda: next(_model().iterate(FITTING, 2, 1.5)),
+        "backprop_loops must be a whole number, got 1.5",
+    ),
+    "half a loop of a stack": (
+        lambda: _model().stack(torch.zeros(2, 3, 8), 1.5),
+        "num_loops must be a whole number, got 1.5",
+    ),
+    "half a loop to read": (lambda: _model(num_loops=2)(FITTING, read=(1.5,)), r"loops in 1\.\.2, got \(1\.5,\)"),
+    "half a loop to measure": (
+        lambda: evaluate(_model(SMALL_TASK.spec), SMALL_TASK, "test", 5, [2.5]),
+        "loops must be a whole number, got 2.5",
+    ),
+    "no examples": (lambda: _model()(FITTING[:0]), r"at least one example .* got the shape \(0, 6\)"),
+    "no tokens": (lambda: _model()(FITTING[:, :0]), r"at least one token, got the shape \(2, 0\)"),
+    "no vectors": (lambda: _model(VECTORS)(examples(VECTORS)[:0]), "at least one example"),
     "loops of a standard model": (lambda: _model(block="standard")(FITTING, 2), "applies its layers once"),
     "read too late": (lambda: _model(num_loops=2)(FITTING, read=(1, 3)), r"loops in 1\.\.2, got \(1, 3\)"),
     "read too early": (lambda: _model(num_loops=2)(FITTING, read=(0,)), r"loops in 1\.\.2, got \(0,\)"),

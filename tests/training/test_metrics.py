@@ -14,6 +14,7 @@ from looped.tasks.decision_tree import DecisionTree
 from looped.tasks.language import Language
 from looped.training import train
 from looped.training.evaluation import EVALUATION_SEED, evaluate
+from looped.training.trainer import Diverged, Trainer
 
 from .conftest import tiny
 
@@ -72,6 +73,35 @@ def test_perplexity_counts_every_token_of_the_split_once(tmp_path, monkeypatch):
     assert row["low"] < row["perplexity"] < row["high"]
     frequent = np.unique(text[1:], return_counts=True)[1] / (len(text) - 1)
     assert report["baseline"] == pytest.approx(np.prod(frequent**-frequent))
+
+
+def test_a_model_whose_outputs_overflow_is_right_by_chance_alone_and_not_scored(tmp_path):
+    config = tiny()
+    trainer = Trainer(config, tmp_path / "run", quiet=True)
+    with torch.no_grad():
+        trainer.model.embedding.fill_(float("inf"))
+    (row,) = trainer.evaluate("test", 20)["rows"]
+    assert all(math.isnan(row[name]) for name in ("accuracy", "loss", "perplexity", "low", "high"))
+    with pytest.raises(Diverged, match="expected a finite validation, got nan at step 0"):
+        trainer._validation(lambda: False)
+
+
+def test_perplexity_covers_the_text_whatever_the_window(tmp_path, monkeypatch):
+    """Also where a run was trained on shorter windows than its task has room for: with more of them."""
+    monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text(" ".join(f"loop {number}" for number in range(900)))
+    task = Language(text=str(tmp_path / "text.txt"), seq_len=24)
+    model = build_model(ModelConfig(block="looped", dim=8, num_heads=2, num_loops=2), task.spec, seed=1)
+    text = torch.from_numpy(task.tokens("test").astype(np.int64))
+    total, windows = 0.0, range(0, len(text) - 1, 6)
+    for start in windows:  # each predicts the six tokens after its first one; the last begins where six are left
+        first = min(start, len(text) - 7)
+        logs = model(text[None, first : first + 6])[0].detach().double().log_softmax(dim=-1)
+        total -= sum(logs[place - first - 1, text[place]].item() for place in range(start + 1, first + 7))
+    report = evaluate(model, task, "test", example_size=6)
+    assert report["size"] == len(windows)
+    assert report["rows"][0]["loss"] == pytest.approx(total / (len(text) - 1), rel=1e-6)
+    assert evaluate(model, task, "test", 10**9, example_size=6)["rows"] == report["rows"]
 
 
 def test_the_trees_error_is_also_a_curve_over_the_examples_seen():

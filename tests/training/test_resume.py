@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import looped
 from looped.config import RunConfig
 from looped.errors import InputError
 from looped.recipes import recipe
+from looped.tasks import Language
 from looped.training import checkpoint, evaluation
 from looped.training.checkpoint import Checkpoint, load_checkpoint, load_newest, save_checkpoint
 from looped.training.folder import RunFolder
@@ -72,6 +74,30 @@ def test_killed_and_resumed_equals_never_stopped(tmp_path):
     steps = [json.loads(line)["step"] for line in (killed / "log.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)
     assert steps[-1] == 200
+
+
+def test_a_run_does_not_go_on_with_another_text(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
+    text, moved = tmp_path / "text.txt", tmp_path / "moved.txt"
+    text.write_text(" ".join(f"loop {number}" for number in range(900)))
+    config = tiny(task=Language(text=str(text), seq_len=6), model={"dim": 8}, train={"max_minutes": 1e-9})
+    assert not train(config, tmp_path / "run", quiet=True)["finished"]
+    before = text.read_text()
+    text.write_text(before.replace("loop 500", "hoop 500"))
+    noted = (tmp_path / "run" / "data.json").read_bytes()
+    with pytest.raises(InputError, match="run was trained on another train text: expected one with the sha256") as told:
+        train(config, tmp_path / "run", quiet=True)
+    assert "\n" not in str(told.value)
+    assert (tmp_path / "run" / "data.json").read_bytes() == noted
+    # The same words are the same text, whenever they were written.
+    text.write_text(before)
+    os.utime(text, (0, 0))
+    config = replace(config, train=replace(config.train, max_minutes=None))
+    result = train(config, tmp_path / "run", quiet=True)
+    assert result["finished"]
+    # What is finished takes no more text.
+    text.rename(moved)
+    assert train(config, tmp_path / "run", quiet=True) == result
 
 
 def test_a_signal_stops_cleanly_with_a_checkpoint(tmp_path):
@@ -290,6 +316,25 @@ def test_init_from_takes_the_weights_that_count(tmp_path):
         Trainer(tiny(model={"dim": 32}, train={"init_from": str(tmp_path / "first")}), tmp_path / "third", quiet=True)
     with pytest.raises(InputError, match="no run at"):
         Trainer(tiny(train={"init_from": str(tmp_path / "nowhere")}), tmp_path / "fourth", quiet=True)
+
+
+def test_init_from_says_when_a_run_is_unfinished(tmp_path, capsys):
+    train(tiny(train={"max_minutes": 1e-9}), tmp_path / "stopped", quiet=True)
+    train(tiny(), tmp_path / "finished", quiet=True)
+    for name, said in (("stopped", "is unfinished: its weights are of step 1 of 4\n"), ("finished", "")):
+        Trainer(tiny(train={"init_from": str(tmp_path / name)}), tmp_path / f"from-{name}")
+        assert capsys.readouterr().err == (f"looped: {tmp_path / name} {said}" if said else "")
+
+
+@pytest.mark.parametrize("name", ["edit-distance/looped-r50", "edit-distance"])
+def test_init_from_takes_a_shipped_model_by_its_name(name, tmp_path):
+    shipped = looped.load(name)
+    config = replace(shipped.config, train=tiny(train={"init_from": name}).train)
+    started = Trainer(config, tmp_path / "run", quiet=True).model
+    for key, weights in shipped.model.state_dict().items():
+        assert torch.equal(started.state_dict()[key], weights)
+    with pytest.raises(InputError, match="did you mean 'edit-distance/looped-r50'"):
+        Trainer(tiny(train={"init_from": "edit-distance/looped-r5"}), tmp_path / "run", quiet=True)
 
 
 def random_checkpoint(step: int) -> Checkpoint:

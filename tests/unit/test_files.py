@@ -1,10 +1,14 @@
 """Folders that the environment may name, and files that are made at once or not at all."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
+from looped.errors import InputError
 from looped.files import cache_folder, data_folder, save, save_text
 
 
@@ -19,6 +23,14 @@ def test_the_environment_says_where_the_cache_and_the_data_are(monkeypatch):
     assert cache_folder() == data_folder() == Path("/here")
     monkeypatch.setenv("LOOPED_DATA", "/there")
     assert (cache_folder(), data_folder()) == (Path("/here"), Path("/there"))
+
+
+def test_without_a_home_the_environment_must_say_where_the_cache_is(monkeypatch):
+    for name in ("LOOPED_CACHE", "LOOPED_DATA", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user whom the system does not know
+    with pytest.raises(InputError, match="no home folder: expected LOOPED_CACHE"):
+        cache_folder()
 
 
 def test_two_threads_may_write_one_file(tmp_path):
@@ -48,3 +60,55 @@ def test_what_fails_half_way_leaves_the_good_file(tmp_path):
         save(path, write)
     assert path.read_text() == "good"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link_and_its_target_is_made(tmp_path):
+    link, target = tmp_path / "link", tmp_path / "folder" / "target"
+    link.symlink_to(target)
+    for text in ("made", "replaced"):
+        save_text(link, text)
+        assert link.readlink() == target
+        assert target.read_text() == text
+        assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_pipe_is_written_through(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read = []
+    reader = Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    save_text(pipe, "through")
+    reader.join(10)
+    assert (read, pipe.is_fifo(), list(tmp_path.iterdir())) == (["through"], True, [pipe])
+
+
+def test_a_device_is_written_through():
+    # A terminal of our own: whatever goes wrong, it takes no device from anybody else.
+    master, slave = os.openpty()
+    terminal = Path(os.ttyname(slave))
+    save_text(terminal, "through")
+    assert os.read(master, 100) == b"through"
+    assert terminal.is_char_device()
+    os.close(master)
+    os.close(slave)
+
+
+@pytest.mark.parametrize("piped", [True, False])
+def test_standard_output_by_its_name_is_what_was_printed_and_what_is_saved(piped, tmp_path):
+    code = """
+import sys
+from pathlib import Path
+from looped.files import save_text
+print("before")
+save_text(Path(sys.argv[1]), "saved\\n")
+print("after")
+"""
+    name = tmp_path / "stdout"
+    name.symlink_to("/proc/self/fd/1")  # as /dev/stdout is
+    with open(tmp_path / "file", "w+") as file:
+        kind = subprocess.PIPE if piped else file
+        done = subprocess.run([sys.executable, "-c", code, str(name)], stdout=kind, text=True, check=True)
+        file.seek(0)
+        assert (done.stdout if piped else file.read()) == "before\nsaved\nafter\n"
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "file", name]

@@ -184,13 +184,13 @@ def test_too_many_bytes_are_refused(run, packed, monkeypatch):
 
 
 def test_a_test_leaves_examples_for_a_check(run, weights, monkeypatch):
-    monkeypatch.setattr(EditDistance, "num_distinct", lambda self, split: 25)
+    monkeypatch.setattr(EditDistance, "num_distinct", lambda self, *_: 25)
     with pytest.raises(InputError, match="fewer than all 25 examples"):
         pretrained.pack(run, NAME, size=25, **ORIGIN)
     pretrained.pack(run, NAME, size=20, **ORIGIN)
     (row,) = pretrained.evaluate_shipped(1000)
     assert row["measured"]["size"] == 5
-    monkeypatch.setattr(EditDistance, "num_distinct", lambda self, split: 20)
+    monkeypatch.setattr(EditDistance, "num_distinct", lambda self, *_: 20)
     with pytest.raises(InputError, match="had all 20 examples"):
         pretrained.evaluate_shipped(1000)
 

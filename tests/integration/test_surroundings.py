@@ -1,0 +1,49 @@
+"""Commands in surroundings that are not to their liking: signals, encodings, places to write to."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+
+def looped(*arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, **variables}
+    return subprocess.run([sys.executable, "-m", "looped.cli", *arguments], capture_output=True, env=environment)
+
+
+def test_a_terminated_build_leaves_no_part_of_a_file(tmp_path):
+    out = tmp_path / "set.jsonl"
+    command = [sys.executable, "-m", "looped.cli", "data", "build", "lcs", "--size", "100000000", "--out", str(out)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not any(tmp_path.iterdir()):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (-signal.SIGTERM, "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_without_a_character_gets_its_number(tmp_path):
+    (tmp_path / "text.txt").write_text("naïve café " * 100)
+    words = ("data", "sample", "language", "--task.text", str(tmp_path / "text.txt"), "--task.seq-len", "8")
+    done = looped(*words, PYTHONIOENCODING="ascii", LOOPED_CACHE=str(tmp_path / "cache"))
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"na\xefve caf\xe9" in done.stdout
+    (tmp_path / "größer").mkdir()
+    done = looped("models", PYTHONIOENCODING="ascii", LOOPED_WEIGHTS=str(tmp_path / "größer"))
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"gr\xf6\xdfer has none" in done.stdout
+
+
+def test_a_data_set_may_go_where_the_output_goes():
+    done = looped("data", "build", "lcs", "--size", "3", "--out", "/proc/self/fd/1", "--json")
+    assert (done.returncode, done.stderr) == (0, b"")
+    header, *examples, told = map(json.loads, done.stdout.splitlines())
+    assert (header["size"], len(examples), told["path"]) == (3, 3, "/proc/self/fd/1")
