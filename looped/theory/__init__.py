@@ -13,7 +13,14 @@
 """
 
 from looped.theory.approximate import BUILDERS, Approximation, Plan, Trace, approximate
-from looped.theory.bounds import Bound, bits_needed, loops_for_error, loops_needed, real_labels_memorizable
+from looped.theory.bounds import (
+    Bound,
+    bits_needed,
+    block_loops_needed,
+    loops_for_error,
+    loops_needed,
+    real_labels_memorizable,
+)
 from looped.theory.exact import LoopedNetwork, Size
 from looped.theory.functions import FUNCTIONS, Lipschitz, Target, load
 from looped.theory.memory import MEMORIZERS, Memory, memorize
@@ -38,6 +45,7 @@ __all__ = [
     "Trace",
     "approximate",
     "bits_needed",
+    "block_loops_needed",
     "load",
     "loops_for_error",
     "loops_needed",

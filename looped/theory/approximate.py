@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from math import comb
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from looped.errors import InputError, unknown
+from looped.errors import InputError, require, unknown
 from looped.theory import block, lean
 from looped.theory.engine import Engine
-from looped.theory.exact import LoopedNetwork, Size
+from looped.theory.exact import LoopedNetwork, Number, Size, entries, exactly, require_integers
+from looped.theory.faults import require_known
 from looped.theory.functions import Lipschitz, Target
 from looped.theory.ids import (
     Function,
@@ -111,10 +113,13 @@ class Plan:
         bytes_ = self.num_ids * self.grid.dim * BYTES_PER_LABEL
         seconds = self.loops * (SECONDS_PER_LOOP + self.grid.dim * self.code_bits * SECONDS_PER_BIT)
         if bytes_ > MOST_BYTES or seconds > MOST_SECONDS:
+            streams = self.num_bits > 1 and self.loops != replace(self, num_bits=1).loops
+            bits, fewer = (f", bits={self.num_bits:,}", "cells or bits") if streams else ("", "cells")
             raise InputError(
-                f"{self.variant} with dim={self.grid.dim}, tokens={self.grid.tokens}, cells={self.grid.cells} needs "
-                f"{self.num_ids:,} labels ({bytes_ / 2**30:,.1f} GiB) and {self.loops:,} loops ({seconds:,.0f} s per "
-                f"evaluation); the limits are {MOST_BYTES / 2**30:.0f} GiB and {MOST_SECONDS:,.0f} s: take fewer cells"
+                f"{self.variant} with dim={self.grid.dim}, tokens={self.grid.tokens}, cells={self.grid.cells}{bits} "
+                f"needs {self.num_ids:,} labels ({bytes_ / 2**30:,.1f} GiB) and {self.loops:,} loops ({seconds:,.0f} s "
+                f"per evaluation); the limits are {MOST_BYTES / 2**30:.0f} GiB and {MOST_SECONDS:,.0f} s: take fewer "
+                f"{fewer}"
             )
 
 
@@ -192,10 +197,7 @@ class Approximation:
             )
         if not array.size:
             raise InputError(f"expected at least one input, got an array of shape {array.shape}")
-        outside = [x for x in array.flat if not 0 <= x <= 1]
-        if outside:
-            raise InputError(f"expected entries in [0, 1], got {outside[0]}")
-        exact = (array if array.dtype == object else array.astype(float)).astype(object)  # a copy, ours to change
+        exact = entries(array)
         # the cells are half-open, and 1 lies in none: it counts to the last one, as that one's corner
         exact[exact == 1] = Fraction(self.grid.cells - 1, self.grid.cells)
         return exact.reshape(-1, *shape), array.ndim == 2
@@ -210,14 +212,22 @@ def approximate(
     representative: Literal["corner", "centre"] = "corner",
     bits: int = 8,
     softmax: bool = False,
-    sharpness: Fraction | None = None,
+    sharpness: Number | float | None = None,
     lipschitz: float | Lipschitz | None = None,
+    printed: Collection[str] = (),
 ) -> Approximation:
-    """Build the network for f. `bits` is q of the stream variants; `softmax` uses the proved (or given) sharpness."""
+    """Build the network for f. `bits` is q of the stream variants; `softmax` uses the proved (or given) sharpness.
+
+    `printed` switches faults of the paper's block on (`block.FAULTS`); `code_value` stays what would be right.
+    """
     if variant not in BUILDERS:
         raise unknown("variant", variant, BUILDERS)
+    require_known(printed, block.FAULTS)
+    require(variant == "paper" or not printed, f"only the variant paper has printed faults, got {variant!r}")
     if representative not in ("corner", "centre"):
         raise unknown("representative", representative, ("corner", "centre"))
+    require_integers(dim=dim, tokens=tokens, cells=cells, bits=bits)
+    dim, tokens, cells, bits = int(dim), int(tokens), int(cells), int(bits)  # numpy's would overflow
     if min(dim, tokens, bits) < 1 or cells < 2:
         raise InputError(f"expected dim, tokens, bits >= 1 and cells >= 2, got {dim=}, {tokens=}, {bits=}, {cells=}")
     grid = Grid(dim, tokens, cells, representative)
@@ -225,10 +235,14 @@ def approximate(
     plan.refuse_if_too_large()
     target = as_target(function, lipschitz)
     refuse_if_not_equivariant(target.function, grid)
-    if softmax or sharpness is not None:
-        sharpness = sharpness or lean.sharpness(variant, grid, bits)
+    if sharpness is not None:
+        sharpness = exactly(sharpness, "a number as sharpness")
+        require(sharpness > 0, f"expected a sharpness > 0, got {sharpness}")
+    elif softmax:
+        sharpness = lean.sharpness(variant, grid, bits)
     labels = dict(tabulate(target.function, grid, duplicates=True))
-    network, codes, value_of = BUILDERS[variant](grid, labels, bits, sharpness)
+    build = partial(_paper, printed=printed) if printed else BUILDERS[variant]
+    network, codes, value_of = build(grid, labels, bits, sharpness)
     jumps = tuple(code.largest_jump if isinstance(code, DifferenceCode) else Fraction(0) for code in codes)
     resolutions = tuple(code.span / 2**bits if isinstance(code, StreamCode) else Fraction(0) for code in codes)
     flat = [[column[i] for columns in labels.values() for column in columns] for i in range(dim)]
@@ -268,11 +282,13 @@ def _filled(grid: Grid, known: dict[int, Vector], num_ids: int) -> list[Vector]:
     return fill(known or {0: [Fraction(0)] * grid.dim}, num_ids)
 
 
-def _paper(grid: Grid, labels: Table, num_bits: int, sharpness: Fraction | None) -> Built:
+def _paper(
+    grid: Grid, labels: Table, num_bits: int, sharpness: Fraction | None, printed: Collection[str] = ()
+) -> Built:
     known = labels_by_id(grid, _served(grid, labels), paper_id)
     table = _filled(grid, known, 2 * grid.base * grid.num_sequences)
     codes = [DifferenceCode.of(column) for column in zip(*table, strict=True)]
-    network = block.paper_block(grid, table, sharpness=sharpness)
+    network = block.paper_block(grid, table, sharpness=sharpness, printed=printed)
     return network, codes, lambda sequence, z: [code.value(paper_id(grid, sequence, z)) for code in codes]
 
 

@@ -12,11 +12,15 @@ from math import ceil
 
 from looped.theory import contextual, memorizer, quantizer
 from looped.theory.exact import HALF, FeedForward, Form, Head, LoopedNetwork, Number, row, total
+from looped.theory.faults import require_known
 from looped.theory.gadgets import Pulse
 from looped.theory.ids import Grid, Vector
 
 INDEX_SHIFT = Fraction(1, 4)  # centres the id between two steps: an id off by up to 1/4 then changes nothing
 FAULTS = {
+    **quantizer.FAULTS,
+    **contextual.FAULTS,
+    **memorizer.FAULTS,
     "first drift": "the key row has fallen by M epsilon when Step 2 starts and is not lifted back",
     "second drift": "the index row has fallen by 1 in every loop when Step 3 starts and is not lifted back",
     "no index shift": "the id is handed over without the shift by 1/4",
@@ -96,6 +100,7 @@ def paper_block(
     printed: Collection[str] = (),
 ) -> LoopedNetwork:
     """The theorem's block for the labels `table[k]` of all K contextual ids; softmax if a sharpness is given."""
+    require_known(printed, FAULTS)
     epsilon = quantizer.trifling(grid.cells) if epsilon is None else epsilon
     codes = [memorizer.DifferenceCode.of(column, printed) for column in zip(*table, strict=True)]
     shift = 0 if "no index shift" in printed else INDEX_SHIFT

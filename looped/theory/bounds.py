@@ -16,11 +16,12 @@ import numpy as np
 
 from looped.errors import InputError
 from looped.theory.approximate import BUILDERS, Approximation, Plan, Variant
-from looped.theory.functions import ModulusName, require_norm
+from looped.theory.functions import ModulusName, norm, require_norm
 from looped.theory.ids import Grid, evaluate
 from looped.theory.moduli import moduli
 
-MOST_CELLS, POINTS_PER_CELL = 1024, 24
+MOST_CELLS, POINTS_PER_CELL = 1024, 24  # of a measurement
+MOST_GRID, MOST_BITS = 10_000, 64  # of a search
 STREAMS: tuple[Variant, ...] = ("lean-stream", "lean-horner", "lean-multiset", "modulated-sqrt")
 Modulus = Callable[[ModulusName, float], float]  # (which, delta) -> omega(delta)
 
@@ -73,7 +74,7 @@ def error_bound(net: Approximation, p: float = 2, seed: int = 0) -> Bound:
     terms = {"cell": omega("sequence", cell_radius(grid))} | code_terms(net.plan, omega, p)
     if any(net.resolutions):
         # the resolution is known exactly: no modulus is needed
-        resolution = float(np.linalg.norm([float(step) for step in net.resolutions], ord=p))
+        resolution = norm(np.array([float(step) for step in net.resolutions]), p)
         terms["code"] = resolution * grid.tokens ** (1 / p)
     spread = net.target.high - net.target.low
     spread = spread if spread < inf else float(max(net.spans)) + terms["cell"]
@@ -85,7 +86,7 @@ def error_bound(net: Approximation, p: float = 2, seed: int = 0) -> Bound:
     terms["duplicates"] = 0.0 if net.serves_duplicates else worst * duplicate_measure(grid) ** (1 / p)
     terms["trifling"] = worst * min(1.0, grid.dim * grid.tokens * grid.cells * float(net.epsilon)) ** (1 / p)
     sup, lp = measured_error(net, p, seed)
-    return Bound(p, terms, certified, printed_terms(grid, omega, p), sup, lp)
+    return Bound(p, terms, certified, printed_terms(grid, omega, p, 1 / float(net.epsilon)), sup, lp)
 
 
 def cell_radius(grid: Grid) -> float:
@@ -115,8 +116,8 @@ def code_terms(plan: Plan, omega: Modulus, p: float) -> dict[str, float]:
     return {}
 
 
-def printed_terms(grid: Grid, omega: Modulus, p: float) -> dict[str, float]:
-    """Theorem "rate" as printed, its O-term with constant 1."""
+def printed_terms(grid: Grid, omega: Modulus, p: float, largest_weight: float = inf) -> dict[str, float]:
+    """Theorem "universal" as printed, its O-terms with constant 1; M = 1/epsilon is the largest weight of Step 1."""
     delta, dim, tokens = 1 / grid.cells, grid.dim, grid.tokens
     entries = (dim * tokens) ** (1 / p)
     return {
@@ -124,6 +125,9 @@ def printed_terms(grid: Grid, omega: Modulus, p: float) -> dict[str, float]:
         "context": entries * omega("context", delta * sqrt(tokens * dim)) if tokens > 1 else 0.0,
         "sequence": omega("sequence", delta * sqrt(tokens * dim)),
         "O(N^(2/p) delta^(d/p))": tokens ** (2 / p) * delta ** (dim / p),
+        "O((dN/(M delta))^(1/p))": (
+            (dim * tokens / (largest_weight * delta)) ** (1 / p) if largest_weight < inf else 0.0
+        ),
     }
 
 
@@ -138,7 +142,8 @@ def duplicate_measure(grid: Grid) -> float:
 def measured_error(net: Approximation, p: float, seed: int = 0) -> tuple[float, float]:
     """(sup on the good set, L^p over all cells) of |f~ - f|_p at points of every cell, or of 1024 random cells.
 
-    Both leave out the trifling part of a cell. The sup looks at a cell's two extreme corners too.
+    Both leave out the trifling part of a cell. The sup looks at its two extreme corners too, and the network runs at
+    those two: between them it is given the same cell numbers, and its output is that of the lower one.
     """
     grid, rng = net.grid, np.random.default_rng(seed)
     if grid.num_sequences <= MOST_CELLS:
@@ -147,16 +152,18 @@ def measured_error(net: Approximation, p: float, seed: int = 0) -> tuple[float, 
         cells = rng.integers(grid.base, size=(MOST_CELLS, grid.tokens))
     corners = np.array([[grid.coordinates(int(z)) for z in cell] for cell in cells]).transpose(0, 2, 1)
     exact = np.vectorize(lambda k: Fraction(int(k), grid.cells), otypes=[object])(corners)
-    outputs = net(exact).astype(float)
+    upper_corners = exact + (Fraction(1, grid.cells) - net.epsilon)
+    lower, upper = np.split(net(np.concatenate([exact, upper_corners])).astype(float), 2)
     inside = float(1 - net.epsilon * grid.cells)  # the part of a cell that is not trifling
     sup, powers = 0.0, []
-    for cell, corner, output in zip(cells, corners, outputs, strict=True):
+    for cell, corner, at_lower, at_upper in zip(cells, corners, lower, upper, strict=True):
         good = net.serves_duplicates or len(set(cell.tolist())) == grid.tokens
         offsets = [np.zeros(corner.shape), np.full(corner.shape, inside)]
         offsets += [rng.random(corner.shape) * inside for _ in range(POINTS_PER_CELL)]
         for number, offset in enumerate(offsets):
+            output = at_upper if number == 1 else at_lower
             difference = evaluate(net.target.function, (corner + offset) / grid.cells) - output
-            error = float(np.linalg.norm(difference.ravel(), ord=p))
+            error = norm(difference, p)
             sup = max(sup, error) if good else sup
             if number >= 2 or p == inf:  # the two extreme corners would bias a mean, and belong to a maximum
                 powers.append(error)
@@ -177,8 +184,10 @@ def cells_for_loops(variant: Variant, loops: int, dim: int, tokens: int, bits: i
     return cells if cells > 1 else 0
 
 
-def theorem_right_side(loops: int, p: float, dim: int, tokens: int, omega: Modulus) -> dict[str, float]:
-    """Theorem "rate" for r loops, at the delta = 1/n that r loops really allow.
+def theorem_right_side(
+    loops: int, p: float, dim: int, tokens: int, omega: Modulus, largest_weight: float = inf
+) -> dict[str, float]:
+    """Theorem "universal" for r loops and weights up to M, at the delta = 1/n that r loops really allow.
 
     The printed delta(r) = ((r-N)/2)^(-1/((N+1)d+1)) is not attained for every r: r may lie between two grids.
     """
@@ -186,7 +195,7 @@ def theorem_right_side(loops: int, p: float, dim: int, tokens: int, omega: Modul
     if cells == 0:
         least = Plan("paper", Grid(dim, tokens, 2), 1).loops
         raise InputError(f"{loops} loops allow no grid with two cells, {least} are the least")
-    return printed_terms(Grid(dim, tokens, cells), omega, p)
+    return printed_terms(Grid(dim, tokens, cells), omega, p, largest_weight)
 
 
 def printed_delta(loops: int, dim: int, tokens: int) -> float:
@@ -196,21 +205,31 @@ def printed_delta(loops: int, dim: int, tokens: int) -> float:
 def loops_for_error(
     error: float, variant: Variant, dim: int, tokens: int, omega: Modulus, p: float = 2, span: float = 1.0
 ) -> Plan:
-    """The smallest grid (and bits) whose bound on the good set is at most `error`; `.loops` is the answer."""
+    """The fewest loops whose bound on the good set is at most `error`: `.loops` of the plan, with its grid and bits.
+
+    Loops grow with the cells and with a stream's bits, but a stream may do with fewer bits on a finer grid: such a grid
+    is looked at as long as one bit on it would take fewer loops than the best so far.
+    """
     if variant not in BUILDERS or not error > 0:
         raise InputError(f"expected a variant of {sorted(BUILDERS)} and an error > 0, got {variant!r}, {error}")
     entries = (dim * tokens) ** (1 / p)
-    for cells in range(2, 10_000):
+    best: Plan | None = None
+    for cells in range(2, MOST_GRID):
         grid = Grid(dim, tokens, cells, "centre")
-        base = omega("sequence", cell_radius(grid))
-        for bits in range(1, 41) if variant in STREAMS else (8,):
+        if best is not None and Plan(variant, grid, 1).loops >= best.loops:
+            break
+        cell = omega("sequence", cell_radius(grid))
+        for bits in range(1, MOST_BITS + 1) if variant in STREAMS else (8,):
             plan = Plan(variant, grid, bits)
-            code = code_terms(plan, omega, p).get("code", 0.0)
-            if variant in STREAMS:
-                code = entries * span / 2**bits
-            if base + code <= error:
-                return plan
-    raise InputError(f"no grid of fewer than 10,000 cells reaches an error of {error}")
+            if cell > error or (best is not None and plan.loops >= best.loops):
+                break
+            code = entries * span / 2**bits if variant in STREAMS else code_terms(plan, omega, p).get("code", 0.0)
+            if cell + code <= error:
+                best = plan
+                break
+    if best is None:
+        raise InputError(f"no grid of fewer than {MOST_GRID:,} cells reaches an error of {error}")
+    return best
 
 
 # ---- lower bounds -------------------------------------------------------------------------------------------------
@@ -225,24 +244,47 @@ def loops_needed(num_labels: int, label_bits: int, width: int, parameters: int, 
     """The least r allowed by counting sign patterns, for a feed-forward layer looped r times with real weights.
 
     q K <= r (1 + W log2(4 e K w (r+1) / W)) + 1 + W log2(4 e K 2^q (r+1) / W), where a W beyond the number of
-    polynomials (K w, or K 2^q) counts as that number. Time modulation adds parameters with every loop: pass the number
-    of modulated rows as `dims_per_loop`.
+    polynomials (K w, or K 2^q) counts as that number. Time modulation adds parameters with every loop, and a factor to
+    every degree, so that 4 e becomes 6 e: pass the number of modulated rows as `dims_per_loop`.
     """
+    degree = 3 if dims_per_loop else 2
 
     def capacity(loops: int) -> float:
         def cells(polynomials: int) -> float:
             free = min(parameters + dims_per_loop * loops, polynomials)
-            return 1 + free * (log2(4 * e * (loops + 1)) + log2(polynomials) - log2(free))
+            return 1 + free * (log2(2 * e * degree * (loops + 1)) + log2(polynomials) - log2(free))
 
         return loops * cells(num_labels * width) + cells(num_labels * 2**label_bits)
 
-    low, high = 0, 1
-    while capacity(high) < num_labels * label_bits:
-        low, high = high, 2 * high
+    return _least(capacity, num_labels * label_bits)
+
+
+def block_loops_needed(
+    num_sequences: int, tokens: int, heads: int, width: int, parameters: int, dims_per_loop: int = 0
+) -> int:
+    """The least r allowed by counting sign patterns, for a block with hard attention that must be able to give each of
+    S sequences of N tokens a high or a low value, in every combination.
+
+    S <= (2r+1) W log2(64 e (r+1) P / W), P = S N^3 max(heads, width), where a W beyond P counts as P.
+    """
+    polynomials = num_sequences * tokens**3 * max(heads, width)
+
+    def capacity(loops: int) -> float:
+        free = min(parameters + dims_per_loop * loops, polynomials)
+        return (2 * loops + 1) * free * (log2(64 * e * (loops + 1)) + log2(polynomials) - log2(free))
+
+    return _least(capacity, num_sequences)
+
+
+def _least(capacity: Callable[[int], float], wanted: int) -> int:
+    """The least r >= 0 whose capacity, which grows with r, is as wanted."""
+    low, high = -1, 0
+    while capacity(high) < wanted:
+        low, high = high, 2 * high + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if capacity(middle) >= num_labels * label_bits else (middle, high)
-    return 0 if capacity(0) >= num_labels * label_bits else high
+        low, high = (low, middle) if capacity(middle) >= wanted else (middle, high)
+    return high
 
 
 def real_labels_memorizable(

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from looped.theory.exact import HALF, FeedForward, Form, Head, LoopedNetwork, Number, row
+from looped.theory.faults import require_known
 
 LEMMA_ROWS = ("id", "key", "one", "best", "seq")
 COROLLARY_ROWS = (*LEMMA_ROWS, "digit", "heard", "last")
-FAULTS = {
+LEMMA_FAULTS = {
     "bias": "epsilon stands at the second hidden unit instead of the first",
-    "second key": "head 2 uses the digit itself as key and so takes the largest digit",
-    "stray entry": "W2 has -1 at (5, 4): the digit is subtracted from the sequence id",
-    "own digit": "L2 = 2 x_5 - x_6 reads the token's own digit instead of the last token's",
     "deselection": "M only just above (B-1)/epsilon: a deselected key may stay close to 0",
+}
+FAULTS = LEMMA_FAULTS | {
+    "second key": "head 2 uses the digit itself as key and so takes the largest digit",
+    "stray digit": "W2 has -1 at (5, 4): the digit is subtracted from the sequence id",
+    "own digit": "L2 = 2 x_5 - x_6 reads the token's own digit instead of the last token's",
 }
 
 
@@ -48,7 +51,7 @@ def select_largest(layer: FeedForward, base: int, with_digit: bool, printed: Col
         heard, last = layer.relu(row("heard")), layer.relu(row("last"))
         layer.add("heard", -heard)
         layer.add("last", heard - last)
-        if "stray entry" in printed:
+        if "stray digit" in printed:
             layer.add("seq", -heard)
 
 
@@ -69,6 +72,7 @@ def contextual_map(
     base: int, tokens: int, with_digit: bool = False, sharpness: Number | None = None, printed: Collection[str] = ()
 ) -> LoopedNetwork:
     """The lemma's network on ids z < base, or the corollary's on (z, digit); softmax if a sharpness lambda is given."""
+    require_known(printed, FAULTS if with_digit else LEMMA_FAULTS)
     encode = encode_context(with_digit)
     layer = FeedForward(tuple(encode))
     select_largest(layer, base, with_digit, printed)

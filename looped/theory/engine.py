@@ -21,8 +21,11 @@ import numpy as np
 
 from looped.theory.exact import Form, LoopedNetwork, Number, attention_weights, plain
 from looped.theory.lattice import EXACT, Lattice, whole
-from looped.theory.loop_plan import DEAD, FLOAT, LINEAR, MASKED, OBJECT, LoopPlan, Values, clip
+from looped.theory.loop_plan import DEAD, FLOAT, HUGE, LINEAR, MASKED, OBJECT, LoopPlan, Values, clip
 from looped.theory.state import State, integers, objects
+
+TINY = 2.0**-1000
+MOST_MASKED = 62  # which of them are on is one bit each of an int64
 
 
 class Engine:
@@ -159,7 +162,7 @@ class _Run:
     def _listen(self, h: int) -> np.ndarray:
         head, state, lattice = self.network.heads[h], self.state, self.lattice
         assert not set(head.query.terms) & set(lattice.index), "the engine needs queries that no input reaches"
-        query = sum(
+        query = head.query.const + sum(
             Fraction(state.statics.value(name)) / lattice.unit[name] * c for name, c in head.query.terms.items()
         )
         shape = (state.batch, state.tokens)
@@ -255,9 +258,13 @@ class _Run:
             kinds[~(inner < EXACT)] = OBJECT
             if self.state.wide:
                 kinds[(lattice.first[:, sorted(self.state.wide)] != 0).any(axis=1)] = OBJECT
-            slack = np.where(kinds == FLOAT, 0.0, size * 2.0**-40)  # rounding of the bounds themselves
-            kinds[down >= slack] = LINEAR
-            kinds[up <= -slack] = DEAD
+            # rounding of the bounds themselves; a number below TINY may have become 0
+            slack = np.where(kinds == FLOAT, 0.0, size * 2.0**-40 + TINY)
+            # a number beyond HUGE counts as HUGE, so that a sum of such numbers bounds nothing; an offset still does
+            sure = inner < HUGE / 2
+            kinds[sure & (down >= slack)] = LINEAR
+            kinds[sure & (up <= -slack)] = DEAD
+            kinds[np.flatnonzero(kinds == MASKED)[MOST_MASKED:]] = OBJECT
         return kinds
 
     def _hidden(self, plan: LoopPlan, offsets: Values) -> _Hidden:

@@ -10,13 +10,17 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
-from numbers import Rational
+from numbers import Integral, Rational, Real
 
 import numpy as np
 
+from looped.errors import InputError, require
+
 Number = int | Fraction
 HALF = Fraction(1, 2)
+NO_WEIGHT = -1000  # its exponential is 0, as that of every lower number, which may be too large for a float
 
 
 class Form:
@@ -248,10 +252,36 @@ def attention_weights(scores: Sequence[Number], softmax: bool) -> list[Number]:
     """Hardmax exactly (uniform on ties), or softmax with the exponentials in double precision and the rest exact."""
     best = max(scores)
     if softmax:
-        exponentials = [math.exp(float(score - best)) for score in scores]
+        exponentials = [math.exp(max(score - best, NO_WEIGHT)) for score in scores]
         return [Fraction(exponential / math.fsum(exponentials)) for exponential in exponentials]
     winners = [score == best for score in scores]
     return [Fraction(int(winner), sum(winners)) for winner in winners]
+
+
+def exactly(value: object, what: str) -> Fraction:
+    """A number that a user gave, as it is; what is none is refused."""
+    if isinstance(value, Rational):
+        return plain(value)
+    if isinstance(value, Real | Decimal) and math.isfinite(value):
+        return Fraction(value) if isinstance(value, Decimal) else Fraction(float(value))
+    raise InputError(f"expected {what}, got {value!r}")
+
+
+def entries(inputs: np.ndarray) -> np.ndarray:
+    """The entries of X, which must lie in [0, 1], as Fractions; an array of our own."""
+    given = inputs.ravel().tolist()
+    numbers = [exactly(x, "entries in [0, 1]") for x in given]
+    for x, number in zip(given, numbers, strict=True):
+        require(0 <= number <= 1, f"expected entries in [0, 1], got {x}")
+    exact = np.empty(len(numbers), dtype=object)
+    exact[:] = numbers
+    return exact.reshape(inputs.shape)
+
+
+def require_integers(**given: object) -> None:
+    """Counts must be whole numbers, by their type too: 4.0 cells would go a long way before they fail."""
+    for name, value in given.items():
+        require(isinstance(value, Integral), f"expected a whole number as {name}, got {value!r}")
 
 
 def plain(number: Rational) -> Fraction:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, sqrt
+from numbers import Real
 from pathlib import Path
 from types import ModuleType
 from typing import Literal, cast
@@ -19,6 +20,7 @@ from typing import Literal, cast
 import numpy as np
 
 from looped.errors import InputError, require, unknown
+from looped.theory.exact import require_integers
 from looped.theory.ids import Function, described
 
 ModulusName = Literal["sequence", "context", "token"]
@@ -35,7 +37,8 @@ class Lipschitz:
 
     def __post_init__(self) -> None:
         for constant in (self.sequence, self.context, self.token):
-            require(0 <= constant < inf, f"expected a finite Lipschitz constant >= 0, got {constant}")
+            fits = isinstance(constant, Real) and 0 <= constant < inf
+            require(fits, f"expected a finite Lipschitz constant >= 0, got {constant}")
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,13 @@ class Target:
 
 
 def require_norm(p: float) -> None:
-    require(p >= 1, f"expected p >= 1 (inf too), got {p}")
+    require(isinstance(p, Real) and p >= 1, f"expected p >= 1 (inf too), got {p}")
+
+
+def norm(values: np.ndarray, p: float) -> float:
+    """|values|_p over all entries. The largest is taken out first: its p-th power may be no number of float64."""
+    largest = float(np.abs(values).max(initial=0.0))
+    return largest * float(np.linalg.norm(np.ravel(values / largest), ord=p)) if largest else 0.0
 
 
 def mean(x: np.ndarray) -> np.ndarray:
@@ -121,6 +130,7 @@ FUNCTIONS: dict[str, Callable[[int, int], Target]] = {
 
 def load(name: str, dim: int, tokens: int) -> Target:
     """A built-in function by name, or `file.py:name` for a user's own."""
+    require_integers(dim=dim, tokens=tokens)
     require(min(dim, tokens) >= 1, f"expected dim and tokens >= 1, got {dim=}, {tokens=}")
     if ":" not in name:
         if name not in FUNCTIONS:

@@ -19,6 +19,7 @@ from looped.errors import InputError
 Function = Callable[[np.ndarray], np.ndarray]
 Vector = list[Fraction]
 TokenIds = tuple[int, ...]
+LARGEST = 2.0**1000  # of a value of f: sums and differences of a few are then still numbers of float64
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ def evaluate(function: Function, points: np.ndarray) -> np.ndarray:
         raise InputError(f"the function must return real numbers, got {values.tolist()} at {points.tolist()}")
     if not np.isfinite(values).all():
         raise InputError(f"the function must be finite on [0, 1], got {values.tolist()} at {points.tolist()}")
+    if np.abs(values).max() >= LARGEST:
+        raise InputError(f"the function must stay below {LARGEST:.2g}, got {values.tolist()} at {points.tolist()}")
     return values
 
 

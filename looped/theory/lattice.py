@@ -29,11 +29,6 @@ class Affine:
         self.constant = np.array([float(form.const) for form in forms])
         self.sizes, self.size = abs(self.weights), abs(self.constant)
 
-    def __call__(self, values: np.ndarray) -> np.ndarray:
-        result, outgrown = self.tried(values)
-        assert not outgrown.any(), "a quantity meant for float64 has outgrown it"
-        return result
-
     def tried(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The values, and which of them are not exact."""
         if not len(self.constant):
@@ -42,7 +37,11 @@ class Affine:
 
 
 class Statics:
-    """The rows that no input reaches: plain ones as one float64 vector, long or rational ones as Python numbers."""
+    """The rows that no input reaches: plain ones as one float64 vector, long or rational ones as Python numbers.
+
+    A plain row or unit that outgrows float64 becomes a Python number as well. In the vector it stands as 2^53: a sum
+    with it is then seen to be inexact, and is made of the exact numbers instead.
+    """
 
     def __init__(self, network: LoopedNetwork, names: Sequence[str], unit: dict[str, int], scale: Sequence[Fraction]):
         layer = network.feed_forward
@@ -66,32 +65,34 @@ class Statics:
         self.exact = {name: start[name] for name in names if name in long}
         self._row_place = {name: n for n, name in enumerate(self.plain)}
         self._unit_place = {u: n for n, u in enumerate(self.plain_units)}
+        self._unit_forms, self._update_forms = units, updates
         self._units = Affine([units[u] for u in self.plain_units], self.plain)
         self._updates = Affine([updates[name] for name in self.plain], self.plain_units)
-        self._long_units = [(u, units[u]) for u in units if u in long_units]
-        self._long_updates = [(name, updates[name]) for name in self.exact]
+        self._outgrown = np.zeros(len(self.plain), dtype=bool)
+        self._long_units = [u for u in units if u in long_units]
+        self._long = list(self.exact)
         self.hidden = np.zeros(0)
         self.long_hidden: dict[str, Number] = {}
 
     def fire(self) -> None:
         """The hidden units that no input reaches, for this loop."""
-        self.hidden = np.maximum(self._units(self.vector), 0.0)
-        view = _View(self._row_place, self.vector, self.exact)
-        self.long_hidden = {u: max(_at(form, view), 0) for u, form in self._long_units}
+        values, outgrown = self._units.tried(self.vector)
+        self.hidden = np.where(outgrown, EXACT, np.maximum(values, 0.0))
+        late = [self.plain_units[n] for n in np.flatnonzero(outgrown)]
+        self.long_hidden = {u: max(self.rows_at(self._unit_forms[u]), 0) for u in (*self._long_units, *late)}
 
     def step(self, t: int) -> None:
-        change = self._updates(self.hidden)
+        change, inexact = self._updates.tried(self.hidden)
         for n, name in enumerate(self.plain):
             if name in self.modulation:
                 change[n] *= self.modulation[name][t]
-        view = _View(self._unit_place, self.hidden, self.long_hidden)
-        for name, form in self._long_updates:
+        moved = self.vector + change
+        self._outgrown |= inexact | (abs(moved) >= EXACT)
+        for name in (*self._long, *(self.plain[n] for n in np.flatnonzero(self._outgrown))):
             eta = self.modulation[name][t] if name in self.modulation else 1
-            if eta:
-                moved = _at(form, view)
-                self.exact[name] = whole(self.exact[name] + (moved if eta == 1 else moved * eta))
-        self.vector = self.vector + change
-        assert (abs(self.vector) < EXACT).all(), "a row meant for float64 has outgrown it"
+            added = self.units_at(self._update_forms[name]) if eta else 0
+            self.exact[name] = whole(self.value(name) + (added if eta == 1 else added * eta))
+        self.vector = np.where(self._outgrown, EXACT, moved)
 
     def value(self, name: str) -> Number:
         return self.exact[name] if name in self.exact else int(self.vector[self._row_place[name]])

@@ -17,7 +17,7 @@ import numpy as np
 from looped.errors import InputError
 from looped.theory.approximate import refuse_if_not_equivariant
 from looped.theory.engine import Engine
-from looped.theory.exact import HALF, FeedForward, Form, Head, LoopedNetwork, Size, row
+from looped.theory.exact import HALF, FeedForward, Form, Head, LoopedNetwork, Size, entries, require_integers, row
 from looped.theory.ids import Function, Grid, TokenIds, Vector, label, number, tabulate
 from looped.theory.lean import count_thresholds, label_schedule, read_digits_and_labels, start_rows
 from looped.theory.quantizer import trifling
@@ -42,11 +42,9 @@ class AnyLength:
         array = np.asarray(inputs)
         if array.ndim != 2 or array.shape[0] != self.dim or not 1 <= array.shape[1] <= self.most_tokens:
             raise InputError(f"expected shape ({self.dim}, 1..{self.most_tokens}), got {array.shape}")
-        if not all(0 <= x <= 1 for x in array.flat):
-            raise InputError("expected entries in [0, 1]")
         tokens = array.shape[1]
         marked = np.zeros((1, self.dim + 1, tokens + 1), dtype=object)
-        marked[0, : self.dim, :tokens] = array
+        marked[0, : self.dim, :tokens] = entries(array)
         marked[0, self.dim, tokens] = 1  # the marker: all coordinates 0, flag 1
         return self.engine(marked)[0, :, :tokens]
 
@@ -59,6 +57,7 @@ def approximate_any_length(
     representative: Literal["corner", "centre"] = "corner",
 ) -> AnyLength:
     """The block for f, a function of (dim, tokens) arrays of any length up to `most_tokens`."""
+    require_integers(dim=dim, most_tokens=most_tokens, cells=cells)
     if min(dim, most_tokens) < 1 or cells < 2:
         raise InputError(f"expected dim, most_tokens >= 1 and cells >= 2, got {dim=}, {most_tokens=}, {cells=}")
     base = cells**dim

@@ -62,6 +62,7 @@ class LoopPlan:
         constant = set(lattice.rows_with_constants) | {i for i in rows if forms[i].terms or forms[i].const}
         hard = wide | scaled | {i for i in rows if lattice.share[i] != 1}
         hard |= {i for j in (*self.masked, *self.objects) for i, _ in lattice.out_terms[j]}
+        hard |= {i for j in self.floats for i, weight in lattice.out_terms[j] if abs(weight) >= EXACT}
         hard |= {i for i, terms in self.linear_terms.items() if any(s in wide or abs(w) >= EXACT for s, w in terms)}
         self.simple = np.array(sorted(fed - hard - still), dtype=np.intp)
         self.others = sorted(((fed | constant) & (hard & fed | wide | scaled)) - still)

@@ -13,19 +13,22 @@ from itertools import pairwise
 from math import floor
 
 from looped.theory.exact import HALF, FeedForward, Form, LoopedNetwork, Number, row
+from looped.theory.faults import require_known
 from looped.theory.gadgets import Pulse, step
 
 EXTRACT_ROWS = ("left", "beta", "next", "bit", "inside", "sum")
-FAULTS = {
-    "stray entry": "W2 has -1 at (4, 6): T(k-l) is subtracted from the bit",
+EXTRACTION_FAULTS = {
+    "stray step": "W2 has -1 at (4, 6): T(k-l) is subtracted from the bit",
     "signs": "W2 row 5 has the signs of h7 and h8 exchanged",
     "lag": "starts at xi_0, so that r loops leave out theta_r",
+}
+FAULTS = EXTRACTION_FAULTS | {
     "first id": "takes T(k-1) = 1 also for k = 0",
     "floor": "labels rounded down instead of to the nearest multiple: twice the error",
 }
 MODULATED_FAULTS = {
-    "bias": "b1 has -1 at the unit sigma(-y)",
-    "start": "L1 = (k, k, y_0, 0) returns the label of k+1",
+    "label bias": "b1 has -1 at the unit sigma(-y)",
+    "label start": "L1 = (k, k, y_0, 0) returns the label of k+1",
     "bound": "M > max y instead of max |y|",
 }
 
@@ -91,7 +94,7 @@ def extract_bits(layer: FeedForward, prefix: str, num_bits: int, printed: Collec
     layer.add(left, -1)
     layer.add(beta, old_beta - old_bit)
     layer.add(next_, shifted - digit)
-    layer.add(bit, digit - old_bit - (old_inside if "stray entry" in printed else 0))
+    layer.add(bit, digit - old_bit - (old_inside if "stray step" in printed else 0))
     layer.add(inside, (-within if "signs" in printed else within) - old_inside)
     layer.add(sum_, both)
 
@@ -109,6 +112,7 @@ def encode_bits(prefix: str, bits: Sequence[int], shift: Number, printed: Collec
 
 def bit_extraction(bits: Sequence[int], printed: Collection[str] = ()) -> LoopedNetwork:
     """k to the sum of the first k bits, for k = 1..r (6 rows, width 9, r loops)."""
+    require_known(printed, EXTRACTION_FAULTS)
     encode = encode_bits("up", bits, 0, printed)
     layer = FeedForward(tuple(encode))
     extract_bits(layer, "up", len(bits), printed)
@@ -143,6 +147,7 @@ def bits_memorizer(
     labels: Sequence[Number] | Sequence[Sequence[Number]], printed: Collection[str] = ()
 ) -> LoopedNetwork:
     """Lemma "memorize": within half the largest jump of every label."""
+    require_known(printed, FAULTS)
     table = vectors(labels)
     codes = [DifferenceCode.of(column, printed) for column in zip(*table, strict=True)]
     encode: dict[str, Form] = {}
@@ -175,7 +180,7 @@ class RatioCode:
     def modulation(self, printed: Collection[str] = ()) -> tuple[list[Fraction], list[Fraction]]:
         """eta of the rows y and out, for l = 1..K-1."""
         pairs = list(pairwise(self.labels))
-        base = 0 if "start" in printed else self.labels[0]
+        base = 0 if "label start" in printed else self.labels[0]
         return [new / old - 1 for old, new in pairs], [(new - base) / old for old, new in pairs]
 
 
@@ -186,14 +191,14 @@ def ratio_rows(i: int) -> tuple[str, ...]:
 def encode_ratio(i: int, code: RatioCode, printed: Collection[str] = ()) -> dict[str, Form]:
     """(k, k-1, y_0, y_0): out starts at the label of id 0 and changes once, at loop k."""
     k, first = row("k"), Form(const=code.labels[0])
-    start = [k, k, first, Form()] if "start" in printed else [k, k - 1, first, first]
+    start = [k, k, first, Form()] if "label start" in printed else [k, k - 1, first, first]
     return dict(zip(ratio_rows(i), start, strict=True))
 
 
 def memorize_ratio(layer: FeedForward, i: int, bound: Number, printed: Collection[str] = ()) -> None:
     """One loop of coordinate i; six units."""
     _, left, y, out = ratio_rows(i)
-    layer.add(y, layer.relu(row(y)) - layer.relu(-row(y) - (1 if "bias" in printed else 0)))
+    layer.add(y, layer.relu(row(y)) - layer.relu(-row(y) - (1 if "label bias" in printed else 0)))
     layer.add(out, Pulse(layer, row(left), 0, bound)(row(y)))
     layer.add(left, -1)
 
@@ -202,6 +207,7 @@ def modulated_memorizer(
     labels: Sequence[Number] | Sequence[Sequence[Number]], printed: Collection[str] = ()
 ) -> LoopedNetwork:
     """The theorem of Appendix B: every label exactly, also for k = 0."""
+    require_known(printed, MODULATED_FAULTS)
     codes = [RatioCode.of(column, printed) for column in zip(*vectors(labels), strict=True)]
     encode: dict[str, Form] = {}
     for i, code in enumerate(codes, 1):

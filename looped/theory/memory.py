@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from numbers import Rational, Real
+from numbers import Integral
 
 import numpy as np
 
-from looped.errors import InputError, unknown
+from looped.errors import InputError, require, unknown
 from looped.theory.engine import Engine
-from looped.theory.exact import LoopedNetwork, Number, Size, plain
+from looped.theory.exact import LoopedNetwork, Size, exactly, require_integers
 from looped.theory.horner import horner_memorizer
 from looped.theory.memorizer import bits_memorizer, minimal_modulated_memorizer, modulated_memorizer
 from looped.theory.streams import sqrt_memorizer, stream_memorizer
@@ -44,9 +44,9 @@ class Memory:
     def table(self, ids: Sequence[int] | None = None) -> list[list[Fraction]]:
         """The values of many ids (all, if none are named) in one batch."""
         ids = range(self.num_labels) if ids is None else ids
-        wrong = [k for k in ids if not 0 <= k < self.num_labels]
+        wrong = [k for k in ids if not (isinstance(k, Integral) and 0 <= k < self.num_labels)]
         if wrong:
-            raise InputError(f"expected an id in 0..{self.num_labels - 1}, got {wrong[0]}")
+            raise InputError(f"expected an id in 0..{self.num_labels - 1}, got {wrong[0]!r}")
         values = self.engine(np.array([int(k) for k in ids], dtype=object).reshape(-1, 1, 1))
         return [list(value[:, 0]) for value in values]
 
@@ -55,7 +55,12 @@ def memorize(labels: Sequence, variant: str = "bits", bits: int = 8) -> Memory:
     """K numbers or K vectors to a memorizer. `bits` is q of stream and sqrt: exact for multiples of 2^-q in [0, 1)."""
     if variant not in MEMORIZERS:
         raise unknown("memorizer", variant, MEMORIZERS)
-    table = [[_exact(v) for v in (y if isinstance(y, Sequence | np.ndarray) else [y])] for y in labels]
+    require(isinstance(labels, Sequence | np.ndarray), f"expected a list of labels, got {labels!r}")
+    require_integers(bits=bits)
+    table = [
+        [exactly(v, "a finite number as label") for v in (y if isinstance(y, Sequence | np.ndarray) else [y])]
+        for y in labels
+    ]
     if len(table) < 2 or len({len(y) for y in table}) != 1:
         raise InputError(f"expected at least two labels, all of one length, got lengths {[len(y) for y in table][:8]}")
     if variant in ("stream", "horner", "sqrt"):
@@ -65,9 +70,3 @@ def memorize(labels: Sequence, variant: str = "bits", bits: int = 8) -> Memory:
     else:
         network = MEMORIZERS[variant](table)
     return Memory(network, len(table), Engine(network))
-
-
-def _exact(value: object) -> Number:
-    if isinstance(value, Rational | Real) and np.isfinite(float(value)):
-        return plain(value) if isinstance(value, Rational) else Fraction(float(value))
-    raise InputError(f"expected a finite number as label, got {value!r}")

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import get_args
 
 import numpy as np
 
 from looped.errors import InputError
-from looped.theory.functions import Lipschitz, ModulusName, Target, require_norm
+from looped.theory.exact import require_integers
+from looped.theory.functions import Lipschitz, ModulusName, Target, norm, require_norm
 from looped.theory.ids import Function, evaluate
 
 STARTS, KEPT, ROUNDS = 160, 4, 40
@@ -49,7 +51,8 @@ def moduli(
     seed: int = 0,
 ) -> Moduli:
     """Estimate the moduli at `delta` in the p-norm. One number as `lipschitz` bounds f as a whole, and so all three."""
-    if not delta > 0 or dim < 1 or tokens < 1:
+    require_integers(dim=dim, tokens=tokens)
+    if not (isinstance(delta, Real) and delta > 0) or dim < 1 or tokens < 1:
         raise InputError(f"expected delta > 0, dim and tokens >= 1, got {delta=}, {dim=}, {tokens=}")
     require_norm(p)
     target = as_target(function, lipschitz)
@@ -87,7 +90,7 @@ def _search(
 
     def gain(x: np.ndarray, move: np.ndarray) -> float:
         difference = evaluate(target.function, x) - evaluate(target.function, partner(x, move))
-        return float(np.linalg.norm((difference if column is None else difference[:, column]).ravel(), ord=p))
+        return norm(difference if column is None else difference[:, column], p)
 
     candidates = [(rng.random((dim, tokens)), rng.normal(size=(dim, tokens))) for _ in range(STARTS)]
     candidates += [(corner, sign * free) for corner in _corners(dim, tokens) for sign in (1, -1)]

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from fractions import Fraction
 
 from looped.theory.exact import FeedForward, Form, LoopedNetwork, Number, row
+from looped.theory.faults import require_known
 
 COORDINATE_ROWS = ("kx", "kk", "k", "x", "cell")
 FAULTS = {
@@ -50,6 +51,7 @@ def quantize_coordinate(layer: FeedForward, i: int, cells: int, epsilon: Number,
 
 def quantizer(cells: int, dim: int = 1, epsilon: Number | None = None, printed: Collection[str] = ()) -> LoopedNetwork:
     """The lemma's network: each coordinate in [k/n, (k+1)/n - epsilon] to k."""
+    require_known(printed, FAULTS)
     epsilon = trifling(cells) if epsilon is None else epsilon
     encode: dict[str, Form] = {}
     for i in range(1, dim + 1):

@@ -54,8 +54,8 @@ class Report:
             f"{size.parameters:,} numbers, longest {size.max_bits:,} bits",
             f"bound     {self.bound_total:.4g} in L^{self.p:g} ({kind})",
             *(f"            {name:<12}{value:.4g}" for name, value in self.terms.items()),
-            f"paper's   {sum(self.printed.values()):.4g} with its O-term's constant set to 1",
-            *(f"            {name:<24}{value:.4g}" for name, value in self.printed.items()),
+            f"paper's   {sum(self.printed.values()):.4g} with the constants of its O-terms set to 1",
+            *(f"            {name:<28}{value:.4g}" for name, value in self.printed.items()),
             f"measured  {self.measured_lp:.4g} in L^{self.p:g}, sup {self.measured_sup:.4g} on the good set "
             f"(bound there {self.bound_good:.4g}): {self._verdict}",
             f"exact     {self._exactness}",

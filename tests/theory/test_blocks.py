@@ -26,6 +26,7 @@ from tests.theory.oracle import (
 F = Fraction
 Q = 4
 PROMISED = ["paper", "lean", "lean-stream", "modulated", "modulated-minimal", "modulated-sqrt"]
+TRIFLING_SHAPES = [(1, 2, 3), (1, 3, 2), (2, 2, 2)]
 SHAPES = [(1, 2, n) for n in range(2, 7)] + [(1, 3, 2), (1, 3, 3), (2, 2, 2)]
 
 
@@ -235,10 +236,25 @@ def wave_block(printed, softmax=False):
 
 @pytest.mark.parametrize(
     "fault",
-    ["rectangle", "start", "bias", "second key", "stray entry", "own digit", "signs", "first drift", "second drift"],
+    [
+        "rectangle",
+        "start",
+        "bias",
+        "second key",
+        "stray digit",
+        "own digit",
+        "stray step",
+        "signs",
+        "first drift",
+        "second drift",
+    ],
 )
 def test_each_printed_error_alone_breaks_the_composed_block(fault):
     assert (wave_block({fault}) != wave_block(())).any()
+    chosen, shape = all_cells(1, 2, 4, False), (1, 2, 4)
+    net = build("paper", shape, printed={fault})
+    right = [net.code_value(z) for z in chosen]
+    assert outputs(build("paper", shape), shape, chosen) == right != outputs(net, shape, chosen)
 
 
 def test_the_lag_is_invisible_in_the_composed_block():
@@ -345,6 +361,36 @@ def test_the_bound_everywhere_holds_at_trifling_points(variant, function):
     x = np.array([[[a, b]] for a in edges for b in (F(0), F(1, 2), edges[8])], dtype=object)
     worst = max(abs(came - function(given)).max() for came, given in zip(net(x), x, strict=True))
     assert worst <= net.bound(inf).total
+
+
+@pytest.mark.parametrize(
+    ("variant", "shape"),
+    [(variant, shape) for variant in theory.VARIANTS if variant != "lean-multiset" for shape in TRIFLING_SHAPES]
+    + [("lean-multiset", (1, 2, 3))],  # its ids are many
+    ids=str,
+)
+def test_outputs_are_right_up_to_the_trifling_interval_and_bounded_within_it(variant, shape):
+    dim, tokens, cells = shape
+    bits = 2 if variant == "lean-multiset" else Q
+    net = theory.approximate(theory.load("wave", dim, tokens), dim, tokens, cells, variant, bits=bits)
+    assert net.epsilon == F(1, cells * 2**20)
+    chosen = all_cells(dim, tokens, cells, net.serves_duplicates)
+    for offset in (F(0), 1 - cells * net.epsilon):  # the first and the last point of a cell that must be right
+        assert outputs(net, shape, chosen, offset) == [net.code_value(z) for z in chosen]
+
+    rng = np.random.default_rng(0)
+    edges = [F(k, cells) - net.epsilon * F(s, 8) for k in range(1, cells + 1) for s in range(1, 8)]
+    places = [*edges, *(F(k, 2 * cells) for k in range(2 * cells))]
+    x = np.array(places, dtype=object)[rng.integers(len(places), size=(60, dim, tokens))]
+    x[:, 0, 0] = np.array(edges, dtype=object)[rng.integers(len(edges), size=60)]
+    wrong = [abs(came - np.sin(given)).max() for came, given in zip(net(x).astype(float), phases(x), strict=True)]
+    # wave lies in [-1, 1]: two ranges and a jump, as section 3 of docs/theory.md has it
+    assert max(wrong) <= 2 * 2 + float(max(net.jumps, default=F(0)))
+
+
+def phases(x):
+    x = x.astype(float)
+    return 3 * x + 2 * x.sum(axis=(1, 2), keepdims=True)
 
 
 @pytest.mark.parametrize("softmax", [False, True])

@@ -1,8 +1,9 @@
 """Moduli, bounds, loops for an error and lower bounds, against functions whose moduli are known."""
 
+from dataclasses import replace
 from fractions import Fraction
-from itertools import product
-from math import inf, log2, sqrt
+from itertools import pairwise, product
+from math import comb, inf, log2, sqrt
 
 import numpy as np
 import pytest
@@ -12,14 +13,17 @@ from hypothesis import strategies as st
 from looped import InputError, theory
 from looped.theory.bounds import (
     cells_for_loops,
+    code_terms,
     duplicate_measure,
     loops_for_error,
     loops_needed,
     printed_delta,
+    printed_terms,
     theorem_right_side,
 )
 from looped.theory.functions import FUNCTIONS
 from looped.theory.ids import Grid
+from tests.theory.oracle import paper_number
 
 
 def shift_and_mix(own, others):
@@ -123,6 +127,21 @@ def test_the_largest_error_is_at_least_that_on_the_good_set(variant, tokens):
         assert bound.measured_lp == bound.measured_sup == pytest.approx(1 / 3 - float(net.epsilon), rel=1e-12)
 
 
+@pytest.mark.parametrize("variant", theory.VARIANTS)
+def test_the_measured_error_is_of_the_network_at_the_far_corner(variant):
+    """Claim a trifling interval shorter than it is: a far corner then lies in it, and must be seen to."""
+
+    def stairs(x):
+        return np.floor(4 * x)
+
+    net = theory.approximate(stairs, 1, 2, 4, variant, bits=3)
+    claimed = replace(net, epsilon=net.epsilon / 8)
+    far = [Fraction(k, 4) - net.epsilon / 8 for k in range(1, 5)]
+    corners = np.array([[[a, b]] for a, b in product(far, far)], dtype=object)
+    wrong = abs(net(corners).astype(float) - stairs(corners.astype(float))).max()
+    assert claimed.bound(inf).measured_sup >= wrong > net.bound(inf).measured_sup
+
+
 def test_the_corrected_bound_is_below_the_printed_one():
     for name in FUNCTIONS:
         bound = theory.approximate(theory.load(name, 1, 2), 1, 2, 5, "paper").bound(2)
@@ -133,6 +152,98 @@ def test_a_function_without_constants_gets_an_uncertified_bound_and_a_given_one_
     net = theory.approximate(lambda x: x**2, 1, 2, 3, "lean")
     assert not net.bound().certified
     assert theory.approximate(lambda x: x**2, 1, 2, 3, "lean", lipschitz=2.0).bound().certified
+
+
+def known_moduli(**values):
+    """omega as a table: asked for a modulus at another place than by hand it fails."""
+    table = {(name.rstrip("_"), round(delta, 9)): value for name, pairs in values.items() for delta, value in pairs}
+    return lambda which, delta: table[which, round(delta, 9)]
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "token", "jump"),
+    [
+        (1.0, 1.0, 1.0, 1.0),  # w_cont(delta)
+        (0.1, 2.0, 0.0, 3 / 5 * 2.0),  # (n-1)/(n+1) w_cont(delta sqrt((N-1)d))
+        (0.001, 0.002, 1000.0, 3 / 1026 * 1000.002),  # (n-1)/(2(N-1)B^(N-1)+2) (w_tok + w_cont), B = 16
+    ],
+)
+def test_what_the_papers_code_adds_by_hand(near, far, token, jump):
+    """d = 2, N = 3, n = 4: half the jump bound of docs/theory.md in each of the six entries."""
+    omega = known_moduli(context=[(1 / 4, near), (2 / 4, far)], token=[(sqrt(2) / 4, token)])
+    plan = theory.Plan("paper", Grid(2, 3, 4), 8)
+    for p, entries in ((1, 6), (2, sqrt(6)), (inf, 1)):
+        assert code_terms(plan, omega, p) == {"code": pytest.approx(entries * jump / 2)}
+
+
+def test_what_the_papers_code_adds_for_one_token():
+    """There is no context: only the token moves, by n-1 cells over a gap of at least n+1 ids."""
+    plan = theory.Plan("paper", Grid(2, 1, 5), 8)
+    omega = known_moduli(token=[(sqrt(2) / 5, 0.7)])
+    assert code_terms(plan, omega, 1) == {"code": pytest.approx(2 * 0.7 * 4 / 6 / 2)}
+
+
+@pytest.mark.parametrize(("token", "sequence", "jump"), [(1.0, 1.0, 1.0), (0.5, 1.0, 3 / 5)])
+def test_what_the_lean_code_adds_by_hand(token, sequence, jump):
+    plan = theory.Plan("lean", Grid(2, 3, 4), 8)
+    omega = known_moduli(token=[(1 / 4, token)], sequence=[(sqrt(6) / 4, sequence)])
+    for p, entries in ((1, 6), (2, sqrt(6)), (inf, 1)):
+        assert code_terms(plan, omega, p) == {"code": pytest.approx(entries * jump / 2)}
+
+
+@pytest.mark.parametrize("variant", sorted(set(theory.VARIANTS) - {"paper", "lean"}))
+def test_the_other_codes_add_no_modulus(variant):
+    assert code_terms(theory.Plan(variant, Grid(2, 3, 4), 8), known_moduli(), 2) == {}
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2), (1, 2, 5), (1, 3, 4), (2, 2, 2), (2, 2, 3), (1, 1, 6)], ids=str)
+def test_the_gaps_that_the_jump_bound_counts_on(shape):
+    """All ids of the tests' own numbering: where the token changes, and where only a higher digit does."""
+    dim, tokens, cells = shape
+    base = cells**dim
+    owner = {
+        paper_number(z, j, dim, cells): z[j]
+        for z in product(range(base), repeat=tokens)
+        for j in range(tokens)
+        if tokens <= 2 or len(set(z)) == tokens
+    }
+    gaps = {True: [], False: []}
+    for a, b in pairwise(sorted(owner)):
+        if a // (2 * cells) != b // (2 * cells):
+            gaps[owner[a] != owner[b]].append(b - a)
+    assert min(gaps[True]) >= (2 * (tokens - 1) * base ** (tokens - 1) + 2 if tokens > 1 else cells + 1)
+    assert min(gaps[False], default=inf) >= cells + 1
+
+
+def test_the_printed_right_side_by_hand():
+    """d = 2, N = 3, n = 4, M = 10^6, p = 3."""
+    omega = known_moduli(token=[(sqrt(2) / 4, 0.3)], context=[(sqrt(6) / 4, 0.5)], sequence=[(sqrt(6) / 4, 0.7)])
+    came = printed_terms(Grid(2, 3, 4), omega, 3, 1e6)
+    root = 6 ** (1 / 3)
+    assert list(came) == ["token", "context", "sequence", "O(N^(2/p) delta^(d/p))", "O((dN/(M delta))^(1/p))"]
+    assert list(came.values()) == pytest.approx(
+        [root * 0.3, root * 0.5, 0.7, 3 ** (2 / 3) / 4 ** (2 / 3), (6 * 4 / 1e6) ** (1 / 3)]
+    )
+    alone = known_moduli(token=[(1 / 4, 0.3)], sequence=[(1 / 4, 0.7)])
+    assert list(printed_terms(Grid(1, 1, 4), alone, 1).values()) == pytest.approx([0.3, 0, 0.7, 1 / 4, 0])
+    net = theory.approximate(theory.load("mean", 1, 2), 1, 2, 4, "lean")
+    assert net.bound(2).printed["O((dN/(M delta))^(1/p))"] == pytest.approx(sqrt(2 * 4 * float(net.epsilon)))
+
+
+def test_bits_needed_are_those_that_tell_all_tables_apart():
+    for count, q, dim in [(1, 1, 1), (3, 2, 1), (2, 1, 3), (2, 2, 2), (1, 3, 2)]:
+        tables = {*product(product(range(2**q), repeat=dim), repeat=count)}
+        assert 2 ** theory.bits_needed(count, q, dim) == len(tables)
+
+
+def test_real_labels_need_as_many_free_numbers():
+    """K d numbers are to be stored; W weights, or W + r m with r values of eta for each of m rows, are there."""
+    assert theory.real_labels_memorizable(10, 3, 30)
+    assert not theory.real_labels_memorizable(10, 3, 29)
+    assert theory.real_labels_memorizable(10, 3, 20, loops=5, modulated_rows=2)
+    assert not theory.real_labels_memorizable(10, 3, 20, loops=3, modulated_rows=3)
+    assert not theory.real_labels_memorizable(10, 3, 29, loops=7)  # loops alone bring no numbers
+    assert not theory.real_labels_memorizable(10, 3, 29, modulated_rows=7)
 
 
 def test_duplicate_measure_counts_cells():
@@ -153,8 +264,12 @@ def test_loops_between_two_grids_do_not_reach_the_printed_delta():
     def linear(which, delta):
         return omega[which] * delta
 
-    terms = theorem_right_side(59, 2, 1, 2, linear)
-    assert terms["token"] == pytest.approx(sqrt(2) * 0.25 / 3)
+    terms = theorem_right_side(59, 2, 1, 2, linear, largest_weight=600)
+    assert list(terms.values()) == pytest.approx(
+        [sqrt(2) * 0.25 / 3, sqrt(2) * 0.5 * sqrt(2) / 3, sqrt(2) / 3, 2 / sqrt(3), sqrt(2 * 3 / 600)]
+    )
+    assert theorem_right_side(58, 2, 1, 2, linear, 600)["O((dN/(M delta))^(1/p))"] == pytest.approx(sqrt(2 * 2 / 600))
+    assert theorem_right_side(59, inf, 1, 2, linear)["O((dN/(M delta))^(1/p))"] == 0  # weights without a bound
     with pytest.raises(InputError, match="20 are the least"):
         theorem_right_side(19, 2, 1, 2, linear)
 
@@ -171,6 +286,39 @@ def test_loops_for_an_error_are_enough_and_not_wasteful(variant):
     assert net.size.loops == plan.loops
     assert net.bound(2).good <= 0.2
     assert loops_for_error(0.1, variant, 1, 2, omega).loops > plan.loops
+
+
+@pytest.mark.parametrize("variant", theory.VARIANTS)
+@pytest.mark.parametrize("error", [0.4, 0.13, 0.0601])
+def test_loops_for_an_error_are_the_fewest(variant, error):
+    """Every grid and every number of bits, for a function with |f(X) - f(Y)| <= |X - Y|, d = 1, N = 2, p = 2."""
+
+    def omega(which, delta):
+        return delta
+
+    fewest = inf
+    for cells in range(2, 80):
+        slope = sqrt(2) / (2 * cells)  # the middle of a cell is that far from its corners
+        for q in range(1, 30):
+            if variant in ("lean-stream", "lean-horner", "lean-multiset", "modulated-sqrt"):
+                code = sqrt(2) / 2**q
+            elif variant == "paper":
+                code = sqrt(2) / 2 * max(1 / cells, (cells - 1) / (2 * cells + 2) * 2 / cells)
+            elif variant == "lean":
+                code = sqrt(2) / 2 * max(1 / cells, (cells - 1) / (cells + 1) * sqrt(2) / cells)
+            else:
+                code = 0
+            if slope + code <= error:
+                fewest = min(fewest, theory.Plan(variant, Grid(1, 2, cells), q).loops)
+    assert loops_for_error(error, variant, 1, 2, omega).loops == fewest
+
+
+def test_a_finer_grid_with_fewer_bits_may_need_fewer_loops():
+    """n = 2 leaves almost no room for the code: 24 bits of 4 labels. n = 3 leaves sqrt(2)/12: 4 bits of 9."""
+    error = sqrt(2) / 4 + sqrt(2) / 2**24
+    plan = loops_for_error(error, "lean-stream", 1, 2, lambda which, delta: delta)
+    assert (plan.grid.cells, plan.num_bits, plan.loops) == (3, 4, 3 + 2 + 4 * 8)
+    assert theory.Plan("lean-stream", Grid(1, 2, 2), 24).loops == 2 + 2 + 24 * 3
 
 
 def test_lower_bounds_are_below_the_constructions():
@@ -206,3 +354,57 @@ def test_the_lower_bound_on_loops_is_the_least_solution():
         return r * per_loop + 1 + weights * log2(4 * e * count * 2**q * (r + 1) / weights)
 
     assert room(least) >= q * count > room(least - 1)
+
+
+def test_modulation_adds_weights_and_degrees_to_the_lower_bound():
+    """By hand: W + r m free numbers, and eta(t) W2 relu(W1 x) has degree 3 more than x: 2 e (3r+3) = 6 e (r+1)."""
+    count, q, width, weights, rows = 10**6, 8, 20, 90, 6
+    least = loops_needed(count, q, width, weights, rows)
+
+    def room(r):
+        free = weights + r * rows
+        per_loop = 1 + free * log2(6 * np.e * count * width * (r + 1) / free)
+        return r * per_loop + 1 + free * log2(6 * np.e * count * 2**q * (r + 1) / free)
+
+    assert room(least) >= q * count > room(least - 1)
+    assert least < loops_needed(count, q, width, weights)
+
+
+def test_the_lower_bound_of_a_block_is_below_the_constructions_and_is_the_least_solution():
+    target = theory.load("wave", 1, 2)
+    for variant in theory.VARIANTS:
+        for cells in (3, 6):
+            size = theory.approximate(target, 1, 2, cells, variant, bits=1).size
+            rows = size.dims if variant.startswith("modulated") else 0
+            needed = theory.block_loops_needed(comb(cells, 2), 2, size.heads, size.width, size.parameters, rows)
+            assert needed <= size.loops
+    sequences, tokens, heads, width, weights = comb(400, 3), 3, 2, 74, 4000
+    least = theory.block_loops_needed(sequences, tokens, heads, width, weights)
+
+    def room(r):
+        return weights * (2 * r + 1) * log2(64 * np.e * (r + 1) * sequences * tokens**3 * max(heads, width) / weights)
+
+    assert room(least) >= sequences > room(least - 1)
+    assert theory.block_loops_needed(10, 2, 1, 20, 10**9) == 0  # more weights than can be told apart
+
+
+@pytest.mark.parametrize("factors", [4, 5], ids=["weight-tied", "modulated"])
+def test_the_stages_of_a_block_have_no_more_patterns_than_the_lower_bound_counts(factors):
+    """Stage by stage with Alon's (8 e k D / W)^W for k polynomials of degree D: scores, units, and what is read out.
+
+    A loop multiplies the state x by W_V and W_O, then by W1 and W2 (and eta): its degree grows by 4 (or 5).
+    """
+    sequences, tokens, heads, width, weights = 5000, 3, 2, 40, 900
+
+    def bits(polynomials, degree):
+        return weights * log2(8 * np.e * polynomials * degree / weights)
+
+    for loops in (0, 1, 7, 100):
+        stages, degree = 0.0, 1
+        for _ in range(loops):
+            stages += bits(sequences * heads * tokens * comb(tokens, 2), 2 * (degree + 1))
+            stages += bits(sequences * tokens * width, degree + 3)
+            degree += factors
+        stages += bits(sequences, degree + 1)
+        formula = weights * (2 * loops + 1) * log2(64 * np.e * (loops + 1) * sequences * tokens**3 * width / weights)
+        assert stages <= formula

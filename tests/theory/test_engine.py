@@ -72,6 +72,104 @@ def test_random_networks(data):
     assert_same(network, [[inputs]])
 
 
+HUGE = st.tuples(st.integers(-3, 3), st.sampled_from([0, 52, 530, 995, 996, 997, 1023, 1100, -530, -1022, -1080])).map(
+    lambda drawn: drawn[0] * F(2) ** drawn[1]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_random_networks_beyond_the_exponents_of_float64(data):
+    """Weights, biases and starts up to 2^1100 and down to 2^-1080: float64 can hold neither them nor their sums."""
+    number = st.one_of(HUGE, st.integers(-2, 2))
+    rows = ("a", "b", "c", "d")  # c and d are reached by no input
+    layer = FeedForward(rows)
+    for _ in range(data.draw(st.integers(1, 4))):
+        unit = layer.relu(Form({r: data.draw(number) for r in rows}, data.draw(number)))
+        layer.add(data.draw(st.sampled_from("ab")), unit * data.draw(number))
+    still = layer.relu(Form({r: data.draw(number) for r in "cd"}, data.draw(number)))
+    layer.add(data.draw(st.sampled_from(rows)), still * data.draw(number))
+    encode = {"a": row("x"), "b": row("x") * data.draw(number)} | {r: Form(const=data.draw(number)) for r in "cd"}
+    head = Head(Form({"a": data.draw(number)}), Form({"b": data.draw(number), "c": 1}), Form({"d": 1}), "b")
+    loops = 3
+    eta = {"a": [data.draw(number) for _ in range(loops)]} if data.draw(st.booleans()) else {}
+    network = LoopedNetwork(("x",), encode, layer, (row("a"),), loops, (head,), eta)
+    inputs = data.draw(st.lists(st.one_of(HUGE, st.fractions(0, 1, max_denominator=7)), min_size=2, max_size=2))
+    assert_same(network, [[inputs]])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_numbers_beyond_two_to_the_996_are_compared_as_they_are(sign):
+    """Where only a bound is wanted they count as 2^996: 4 * 2^996 is more than that, and less than 2^1100."""
+    layer = FeedForward(("x", "y", "s", "less", "more"))
+    for other in ("x", "s"):
+        layer.add("less", layer.relu(4 * row("y") - row(other)))
+        layer.add("more", layer.relu(row(other) - 4 * row("y")))
+    start = {"x": 2**1100 * row("x"), "y": 2**996 * row("x"), "s": Form(const=sign * 2**1100)}
+    network = LoopedNetwork(("x",), start | {"less": Form(), "more": Form()}, layer, (row("less"), row("more")), 2)
+    for inputs in ([F(1), F(1, 2)], [F(-1), F(-3, 8)], [F(1), F(-1), F(0)]):
+        assert_same(network, [[inputs]])
+
+
+def test_a_tiny_offset_is_not_nothing():
+    """2^-1100 is 0 in float64, and yet above it."""
+    layer = FeedForward(("x", "s", "y"))
+    layer.add("y", layer.relu(row("x") + row("s")) * 2**1100)
+    network = LoopedNetwork(("x",), {"x": row("x"), "s": Form(const=F(1, 2**1100)), "y": Form()}, layer, (row("y"),), 2)
+    assert_same(network, [[[F(0), F(0)]]])
+    assert Engine(network)(np.array([[[F(0)]]], dtype=object))[0, 0, 0] == 2
+
+
+@pytest.mark.parametrize("read", [0, 1], ids=["unread", "read"])
+def test_a_row_that_no_input_reaches_may_grow_out_of_float64(read):
+    """c doubles in every loop; e = c - c comes back to a small number through units that have grown as well."""
+    layer = FeedForward(("x", "c", "e", "y"))
+    layer.add("c", layer.relu(row("c")))
+    layer.add("e", layer.relu(row("c")) - layer.relu(row("c") - 1))
+    layer.add("y", layer.relu(row("x") + read * (row("c") - 2**57) + row("e")))
+    start = {"x": row("x"), "c": Form(const=1), "e": Form(), "y": Form()}
+    network = LoopedNetwork(("x",), start, layer, (row("y"), row("c"), row("e")), 60)
+    assert_same(network, [[[F(1, 3), F(0)]]])
+    came = Engine(network)(np.array([[[F(1, 3)]]], dtype=object))[0, :, 0]
+    assert list(came[1:]) == [2**60, 60]
+
+
+def test_a_modulated_row_that_no_input_reaches_may_grow_out_of_float64():
+    layer = FeedForward(("x", "c", "y"))
+    layer.add("c", layer.relu(row("c")))
+    layer.add("y", layer.relu(row("x") - row("c") + 2**58))
+    start = {"x": row("x"), "c": Form(const=1), "y": Form()}
+    eta = {"c": [int(t % 3 != 1) for t in range(90)]}  # doubled in two loops of three
+    network = LoopedNetwork(("x",), start, layer, (row("y"), row("c")), 90, modulation=eta)
+    assert_same(network, [[[F(1, 3)]]])
+    assert Engine(network)(np.array([[[F(1, 3)]]], dtype=object))[0, 1, 0] == 2**60
+
+
+def test_many_units_with_long_offsets_may_feed_one_row():
+    """70 steps at places that float64 cannot hold: which of them are on is more than 64 bits of information."""
+    layer = FeedForward(("x", "s", "y"))
+    for k in range(70):
+        layer.add("y", (k + 1) * (layer.relu(row("x") - k + row("s")) - layer.relu(row("x") - k + row("s") - 1)))
+    start = {"x": row("x"), "s": Form(const=F(1, 3**40)), "y": Form()}
+    network = LoopedNetwork(("x",), start, layer, (row("y"),), 1)
+    assert_same(network, [[[F(k) for k in (0, 3, 62, 63, 64, 65, 69, 70)]]])
+
+
+def test_weights_that_float64_cannot_hold():
+    layer = FeedForward(("x", "y"))
+    layer.add("y", 2**1030 * layer.relu(row("x") - 1) + 3 * layer.relu(row("x") + 1))
+    network = LoopedNetwork(("x",), {"x": row("x"), "y": Form()}, layer, (row("y"),), 2)
+    assert_same(network, [[[F(0), F(2), F(5)]]])
+
+
+def test_softmax_of_scores_that_float64_cannot_hold():
+    layer = FeedForward(("x", "y"))
+    head = Head(row("x"), 2**1100 * row("x"), Form(const=1), "y")
+    network = LoopedNetwork(("x",), {"x": row("x"), "y": Form()}, layer, (row("y"),), 1, (head,), softmax=True)
+    assert network([[F(1)], [F(3)], [F(2)]]) == [[3]] * 3
+    assert_same(network, [[[F(1), F(3), F(2)]]])
+
+
 def test_numbers_beyond_float64_stay_exact():
     layer = FeedForward(("x", "y"))
     layer.add("x", 2**20 * layer.relu(row("x")))  # x grows by a factor 2^20 + 1 per loop

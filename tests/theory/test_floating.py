@@ -4,6 +4,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from looped import theory
 from looped.theory.exact import FeedForward, Form, Head, LoopedNetwork, row
@@ -51,6 +53,47 @@ def test_a_sum_over_tied_tokens_is_certified_too():
     few = run_in_float64(net, np.array([[3.0, 2.0]]))
     assert few.exact
     assert few.values.tolist() == [[2.5, 2.5]]
+
+
+def power_of_two_in(number):
+    """The exponent of the largest power of two that divides a float, by halving and doubling."""
+    exact, exponent = Fraction(number), 0
+    while exact.denominator > 1:
+        exact, exponent = exact * 2, exponent - 1
+    while exact.numerator % 2 == 0:
+        exact, exponent = exact / 2, exponent + 1
+    return exponent
+
+
+LONGEST = 2**53
+PLACES = st.tuples(
+    st.one_of(st.integers(1, LONGEST), st.integers(LONGEST - 3, LONGEST), st.integers(1, 4)), st.integers(-60, 60)
+).map(lambda drawn: float(drawn[0]) * 2.0 ** drawn[1])
+
+
+@settings(max_examples=300, deadline=None)
+@given(PLACES, PLACES)
+@example(2.0**53 - 2, 1.0)  # the largest sum that is certified
+@example(2.0**53 - 1, 1.0)
+@example(2.0**53, 1.0)  # rounded
+@example(2.0**52, 1.0)
+@example((2.0**53 - 2) * 2.0**-40, 2.0**-40)
+@example(2.0**13, 2.0**-40)  # rounded
+@example(2.0**93, 3 * 2.0**91)
+def test_a_sum_is_certified_if_it_has_less_than_53_digits_above_its_last(a, b):
+    """Once as a unit that reads two rows, once as a row that a unit is added to."""
+    in_unit = FeedForward(("a", "b", "y"))
+    in_unit.add("y", in_unit.relu(row("a") + row("b")))
+    in_row = FeedForward(("a", "b", "y"))
+    in_row.add("y", in_row.relu(row("a")))
+    starts = {"a": row("a"), "b": row("b")}
+    certified = a + b < LONGEST * Fraction(2) ** min(power_of_two_in(a), power_of_two_in(b))
+    for layer, y in ((in_unit, Form()), (in_row, row("b"))):
+        network = LoopedNetwork(("a", "b"), starts | {"y": y}, layer, (row("y"),), 1)
+        run = run_in_float64(network, np.array([[a], [b]]))
+        assert run.exact == certified
+        if run.exact:
+            assert Fraction(float(run.values[0, 0])) == Fraction(a) + Fraction(b)
 
 
 def test_an_input_that_float64_cannot_hold_has_no_certificate():

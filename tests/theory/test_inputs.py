@@ -1,7 +1,10 @@
 """A user's mistakes: refused in one line that says what was expected and what came."""
 
 import json
+import re
 import sys
+from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 from math import inf
 
@@ -9,8 +12,15 @@ import numpy as np
 import pytest
 
 from looped import InputError, theory
+from looped.theory.contextual import FAULTS as context_faults
+from looped.theory.contextual import contextual_map
+from looped.theory.lengths import approximate_any_length
+from looped.theory.memorizer import FAULTS as memory_faults
+from looped.theory.memorizer import MODULATED_FAULTS, bit_extraction, bits_memorizer, modulated_memorizer
 from looped.theory.plots import plot
-from looped.theory.report import report
+from looped.theory.quantizer import FAULTS as quantizer_faults
+from looped.theory.quantizer import quantizer
+from looped.theory.report import check_cells, report
 
 
 def square(x):
@@ -34,6 +44,48 @@ def test_a_bad_request_is_refused_before_any_work(arguments, message):
     with pytest.raises(InputError, match=message) as caught:
         theory.approximate(untouched, **({"dim": 1, "tokens": 2, "cells": 3} | arguments))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("build", "known", "foreign"),
+    [
+        (lambda p: quantizer(3, printed=p), "rectangle, start", "lag"),
+        (lambda p: contextual_map(3, 2, printed=p), "bias, deselection", "second key"),
+        (
+            lambda p: contextual_map(3, 2, True, printed=p),
+            "bias, deselection, own digit, second key, stray digit",
+            "lag",
+        ),
+        (lambda p: bit_extraction((0, 1), p), "lag, signs, stray step", "stray digit"),
+        (lambda p: bits_memorizer([0, 1], p), "first id, floor, lag, signs, stray step", "start"),
+        (lambda p: modulated_memorizer([0, 1], p), "bound, label bias, label start", "bias"),
+        (
+            lambda p: theory.approximate(square, 1, 2, 2, printed=p),
+            "bias, deselection, first drift, first id, floor, lag, no index shift, own digit, rectangle, second drift, "
+            "second key, signs, start, stray digit, stray step",
+            "label bias",
+        ),
+    ],
+)
+def test_a_printed_fault_that_a_network_does_not_have_is_refused(build, known, foreign):
+    for name in known.split(", "):
+        build({name})
+    for name in (foreign, "lagg", "stray entry"):
+        with pytest.raises(InputError, match=rf"^unknown printed fault '{name}'.*\(expected one of {known}\)$"):
+            build((name,))
+    with pytest.raises(InputError, match="set of printed faults, got the text 'lag'"):
+        build("lag")
+
+
+def test_only_the_papers_block_has_printed_faults():
+    with pytest.raises(InputError, match="only the variant paper has printed faults, got 'lean'"):
+        theory.approximate(square, 1, 2, 2, "lean", printed={"lag"})
+
+
+def test_every_printed_fault_has_a_name_of_its_own():
+    parts = (quantizer_faults, context_faults, memory_faults, MODULATED_FAULTS)
+    names = [name for part in parts for name in part]
+    assert len(names) == len(set(names))
 
 
 def test_a_function_that_is_not_equivariant_is_shown_with_its_witness():
@@ -121,8 +173,98 @@ def test_inputs_are_checked():
         net.trace(np.zeros((3, 1, 2)))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "shown"), [(None, "None"), ("a", "'a'"), (0.5j, "0.5j"), (Fraction(3, 2), "3/2"), (Decimal("nan"), "Dec")]
+)
+def test_an_entry_that_is_no_number_of_the_unit_interval_is_shown(wrong, shown):
+    for net in (theory.approximate(square, 1, 2, 3, "lean"), approximate_any_length(square, 1, 2, 2)):
+        given = np.empty((1, 2), dtype=object)
+        given[0, :] = [wrong, 0.5]
+        with pytest.raises(InputError, match=rf"^expected entries in \[0, 1\], got {shown}"):
+            net(given)
+    with pytest.raises(InputError, match=r"entries in \[0, 1\], got 0.5j"):
+        theory.approximate(square, 1, 2, 3, "lean")(np.array([[0.5j, 0.5]]))
+
+
+@pytest.mark.parametrize("name", ["dim", "tokens", "cells", "bits"])
+@pytest.mark.parametrize("wrong", [4.0, "4", None, Fraction(4)])
+def test_a_count_is_a_whole_number(name, wrong):
+    arguments = {"dim": 1, "tokens": 2, "cells": 2, "bits": 3} | {name: wrong}
+    for use in (
+        lambda: theory.approximate(square, variant="lean-stream", **arguments),
+        lambda: approximate_any_length(square, arguments["dim"], arguments["tokens"], arguments["cells"]),
+        lambda: theory.moduli(square, arguments["dim"], arguments["tokens"], 0.1),
+        lambda: theory.load("mean", arguments["dim"], arguments["tokens"]),
+    )[: {"dim": 4, "tokens": 4, "cells": 2, "bits": 1}[name]]:
+        with pytest.raises(InputError, match=r"^expected a whole number as \w+, got " + re.escape(f"{wrong!r}")):
+            use()
+    with pytest.raises(InputError, match=r"whole number as bits, got 2\.0"):
+        theory.memorize([0, 1], "stream", 2.0)
+
+
+def test_numpys_counts_do_not_overflow():
+    """2 * 2^(9 * 7 + 7) labels: more than 64 bits can count, which numpy would count all the same."""
+    with pytest.raises(InputError, match=f"needs {2 * 2 ** (7 * 10):,} labels"):
+        theory.approximate(square, np.int64(7), np.int64(9), np.int64(2))
+
+
+def test_a_sharpness_is_a_number_above_zero():
+    nets = [theory.approximate(square, 1, 2, 3, "lean", sharpness=given) for given in (9, 9.0, Fraction(9))]
+    x = np.array([[[0.4, 0.1]], [[0.9, 0.5]]])
+    assert (nets[0](x) == nets[1](x)).all()
+    assert (nets[0](x) == nets[2](x)).all()
+    for wrong, message in [
+        ("9", "number as sharpness, got '9'"),
+        (float("nan"), "number as sharpness, got nan"),
+        (0, "sharpness > 0, got 0"),
+        (-1.5, "sharpness > 0, got -3/2"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            theory.approximate(square, 1, 2, 3, "lean", sharpness=wrong)
+
+
+def test_norms_and_constants_are_numbers():
+    for wrong in ("2", None, 2j):
+        with pytest.raises(InputError, match=rf"expected p >= 1 \(inf too\), got {wrong}"):
+            theory.moduli(square, 1, 2, 0.1, wrong)
+        with pytest.raises(InputError, match="expected delta > 0"):
+            theory.moduli(square, 1, 2, wrong)
+    with pytest.raises(InputError, match="finite Lipschitz constant >= 0, got 2"):
+        theory.approximate(square, 1, 2, 2, lipschitz="2")
+
+
+def test_too_many_bits_are_named():
+    with pytest.raises(InputError, match=r"cells=4, bits=1,000,000 needs .*: take fewer cells or bits$"):
+        theory.approximate(square, 1, 2, 4, "lean-stream", bits=1_000_000)
+    with pytest.raises(InputError, match=r"cells=200 needs .*: take fewer cells$"):
+        theory.approximate(square, 1, 4, 200, "paper", bits=1_000_000)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 400, inf])
+def test_errors_of_large_and_of_small_values_are_numbers_too(p):
+    """|f| scaled by a power of two scales every error and every bound by it."""
+    size = 2.0**996
+
+    def errors(factor):
+        net = theory.approximate(lambda x: factor * x, 1, 2, 3, "lean", lipschitz=factor)
+        bound, found = net.bound(p), theory.moduli(lambda x: factor * x, 1, 2, 0.25, p)
+        assert bound.holds
+        return [bound.measured_sup, bound.measured_lp, bound.good, bound.total, found.token.lower, found.sequence.lower]
+
+    large, plain, small = (errors(factor) for factor in (size, 1.0, 1 / size))
+    assert [error / size for error in large] == pytest.approx(plain, rel=1e-9)
+    assert [error * size for error in small] == pytest.approx(plain, rel=1e-9)
+    assert min(plain) > 0
+
+
+def test_a_function_beyond_what_can_be_subtracted_is_refused():
+    with pytest.raises(InputError, match=r"must stay below 1\.1e\+301, got .*1e\+305"):
+        theory.approximate(lambda x: 1e305 + 0 * x, 1, 2, 2)
+
+
 def test_all_kinds_of_numbers_are_the_same_number():
     net = theory.approximate(square, 1, 2, 4, "modulated-minimal")
+    assert (net([[Decimal("0.25"), 1]]) == net([[0.25, 1]])).all()
     values = [net([[0.25, 1]]), net([[Fraction(1, 4), 1]]), net(np.array([[0.25, 1.0]])), net(np.float32([[0.25, 1]]))]
     assert all((value == values[0]).all() for value in values)
     assert all(isinstance(v, Fraction) for v in values[0].flat)
@@ -140,6 +282,16 @@ def test_memorize_checks_its_labels():
         theory.memorize([1, 2], "strem")
     with pytest.raises(InputError, match=r"id in 0\.\.1, got 2"):
         theory.memorize([1, 2])(2)
+    for wrong in (None, 0.5, "0", Fraction(1, 2)):
+        with pytest.raises(InputError, match=r"id in 0\.\.1, got "):
+            theory.memorize([1, 2])(wrong)
+    for wrong in (None, 3):
+        with pytest.raises(InputError, match=f"expected a list of labels, got {wrong}"):
+            theory.memorize(wrong)
+    for wrong in (None, "1", 1j):
+        with pytest.raises(InputError, match="finite number as label"):
+            theory.memorize([1, wrong])
+    assert theory.memorize([10**400, 0], "modulated")(0) == [10**400]
 
 
 @pytest.mark.parametrize("variant", theory.MEMORIZERS)
@@ -215,6 +367,19 @@ def test_the_report_says_when_there_is_nothing_to_check_and_when_a_constant_is_r
     assert steep.refuted
     assert "VIOLATED: f is steeper than its Lipschitz constant 0.01" in steep.text()
     assert not report("attn", 1, 2, 3).refuted
+
+
+def test_the_report_says_when_the_network_does_not_return_what_it_stores(monkeypatch):
+    """A network with a printed fault: the cells are compared, and what the report says is what came out."""
+    faulty = theory.approximate(theory.load("wave", 1, 2), 1, 2, 3, printed={"stray digit"})
+    assert check_cells(faulty) == (9, False, False)
+    assert check_cells(theory.approximate(theory.load("wave", 1, 2), 1, 2, 3)) == (9, True, False)
+    assert check_cells(theory.approximate(theory.load("wave", 1, 2), 1, 2, 3, "modulated")) == (9, True, True)
+    monkeypatch.setattr("looped.theory.report.approximate", lambda *given, **more: faulty)
+    said = report("wave", 1, 2, 3)
+    assert (said.equals_code, said.exact, said.refuted) == (False, False, True)
+    assert "NO: not the stored label on all of 9 cells checked" in said.text()
+    assert replace(said, equals_code=True, holds=True).refuted is False
 
 
 @pytest.mark.parametrize(("variant", "exact"), [("paper", False), ("modulated", True), ("lean-stream", False)])

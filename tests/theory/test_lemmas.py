@@ -95,7 +95,7 @@ def test_equal_tokens_share_the_attention():
         (False, "bias", [4, 4]),
         (True, "bias", None),
         (True, "second key", [3, 3]),
-        (True, "stray entry", [0, 0]),
+        (True, "stray digit", [0, 0]),
         (True, "own digit", [3, 4]),
     ],
 )
@@ -143,7 +143,7 @@ def test_bit_extraction_of_a_long_sequence():
         assert network([[k]]) == [[sum(bits[:k])]]
 
 
-@pytest.mark.parametrize(("bits", "k", "fault"), [((0, 1), 2, "stray entry"), ((0, 1), 2, "signs"), ((1,), 1, "lag")])
+@pytest.mark.parametrize(("bits", "k", "fault"), [((0, 1), 2, "stray step"), ((0, 1), 2, "signs"), ((1,), 1, "lag")])
 def test_bit_extraction_as_printed(bits, k, fault):
     assert bit_extraction(bits, {fault})([[k]]) == [[0]]
     assert bit_extraction(bits)([[k]]) == [[1]]
@@ -196,14 +196,25 @@ def test_modulated_memorizers_are_exact(labels):
 
 def test_modulated_memorizer_as_printed():
     labels = [2, -3, 5, -1, 4]
-    biased = modulated_memorizer(labels, {"bias"})
+    biased = modulated_memorizer(labels, {"label bias"})
     assert [biased([[k]])[0][0] for k in (3, 4)] == [F(3, 5), F(44, 15)]
-    started = modulated_memorizer(labels, {"start"})
+    started = modulated_memorizer(labels, {"label start"})
     assert [started([[k]])[0][0] for k in range(1, 4)] == labels[2:]  # the label of k + 1
     bounded = modulated_memorizer([-5, 1, 2], {"bound"})
     assert [bounded([[k]])[0][0] for k in range(3)] != [-5, 1, 2]
     for y in (labels, [-5, 1, 2]):
         assert [modulated_memorizer(y)([[k]])[0][0] for k in range(len(y))] == y
+
+
+@pytest.mark.parametrize("build", [stream_memorizer, sqrt_memorizer])
+@pytest.mark.parametrize("q", [1, 3])
+def test_a_sample_bears_a_time_that_is_off_by_a_quarter(build, q):
+    """All bits are 1, so that what is sampled is as large as it gets; a softmax id k off by 1/(4q) changes nothing."""
+    labels = [1 - F(1, 2**q)] * 4
+    network = build(labels, q)
+    for k in range(4):
+        for off in (F(-1, 4), F(-1, 5), F(1, 5), F(1, 4)):
+            assert network([[k + off / q]]) == [[labels[k]]]
 
 
 Q_BITS = st.tuples(st.integers(1, 4), st.integers(1, 2)).flatmap(

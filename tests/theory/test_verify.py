@@ -14,6 +14,7 @@ def test_verify_passes_and_shows_every_printed_fault():
     assert [json.loads(json.dumps(asdict(line))) for line in rows] == [asdict(line) for line in rows]
     text = table(rows)
     shown = {fault for fault in FAULTS if any(line.statement.endswith(fault) for line in failing)}
-    assert {"rectangle", "start", "bias", "second key", "stray entry", "own digit", "signs", "lag"} <= shown
+    assert {"rectangle", "start", "bias", "second key", "stray digit", "own digit", "signs", "lag"} <= shown
+    assert {"stray step", "label bias", "label start"} <= shown
     assert {"first id", "bound", "first drift", "second drift", "no index shift"} <= shown
     assert text.count("\n") == len(rows)
