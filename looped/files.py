@@ -1,8 +1,10 @@
 """Where data lies, and writing so that a reader never sees half a file, whenever the writer dies."""
 
+import errno
 import fcntl
 import json
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +14,7 @@ from typing import IO, Any
 
 from looped.errors import InputError
 
-STANDARD_OUTPUT = 1  # its descriptor
+OUTPUTS = (1, 2)  # descriptors of standard output and standard error
 
 
 def cache_folder() -> Path:
@@ -33,8 +35,8 @@ def data_folder() -> Path:
 def save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Make a file at once or not at all: whatever happens on the way, an earlier good file stays as it is.
 
-    What is no file to be replaced (a device, a pipe, where standard output goes to) is written through; a link stays
-    one, and its target is the file.
+    What is no file to be replaced (a device, a pipe, where standard output or error go to) is written through; a link
+    stays one, and its target is the file.
     """
     with writing(path):
         if (stream := _open_stream(path)) is not None:
@@ -42,6 +44,8 @@ def save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
                 write(stream)
             return
         path = Path(os.path.realpath(path))
+        if path.is_symlink():  # followed to where it leads in circles
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
         path.parent.mkdir(parents=True, exist_ok=True)
         _parts.add(temporary)
@@ -50,6 +54,8 @@ def save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
                 write(handle)
                 handle.flush()
                 os.fsync(handle.fileno())
+            if path.exists():
+                shutil.copymode(path, temporary)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -68,25 +74,28 @@ def drop_parts() -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether what stands at a path is written through: it is no regular file, nor a folder, or standard output's."""
-    return path.exists() and not path.is_dir() and (not path.is_file() or _is_output(path))
+    """Whether what stands at a path is written through: it is no regular file, nor a folder, or one of our outputs."""
+    return path.exists() and not path.is_dir() and (not path.is_file() or _output(path) is not None)
 
 
 def _open_stream(path: Path) -> IO[bytes] | None:
     if not is_stream(path):
         return None
-    if not _is_output(path):
+    if (output := _output(path)) is None:
         return open(path, "wb")
     # Opened by its name, a file would be written from its start once more, over what was printed or is yet to be.
-    sys.stdout.flush()
-    return open(os.dup(STANDARD_OUTPUT), "wb")
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return open(os.dup(output), "wb")
 
 
-def _is_output(path: Path) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(STANDARD_OUTPUT))
-    except OSError:  # closed
-        return False
+def _output(path: Path) -> int | None:
+    """Which of our outputs goes to a path."""
+    for descriptor in OUTPUTS:
+        with suppress(OSError):  # closed
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                return descriptor
+    return None
 
 
 @contextmanager

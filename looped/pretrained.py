@@ -208,6 +208,8 @@ def _measure_fresh(run: Run, recorded: Measurement, until: float, clock: Callabl
         began = clock()
         batch = task.sample(EVALUATION_SEED, "test", range(start, start + chunk), trained_size(run.config))
         scores = run.model(torch.from_numpy(batch.inputs), recorded.loops)
+        finite = bool(scores.isfinite().all())
+        require(finite, f"expected finite outputs of {run.name}, got ones that overflow: it cannot be measured")
         answers = scores.argmax(dim=-1) if task.spec.kind == "tokens" else scores
         values.append(task.score(answers.numpy(), batch)[task.metric])
         start += chunk

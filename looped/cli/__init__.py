@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with _leaving_no_parts():
                 _run(list(sys.argv[1:] if arguments is None else arguments))
         finally:
-            sys.stdout.flush()  # a full disk is noticed here, and not by the interpreter when it ends
+            if sys.stdout is not None:  # closed by whoever called us
+                sys.stdout.flush()  # a full disk is noticed here, and not by the interpreter when it ends
     except InputError as error:
         print(f"looped: {error}", file=sys.stderr)
         return 2

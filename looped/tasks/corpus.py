@@ -28,10 +28,11 @@ Progress = Callable[[int], None]
 
 HUGGING_FACE = "hf:"
 FORMATS = (".raw", ".tokens", ".txt", ".parquet")  # in a folder that has several, the first is taken
-# Words of a file's name that say which split it is; a word ends where its letters do.
+# Words of a file's name that say which split it is: not that of a testament or a valley, but testa.txt or trainV2.txt.
 SPLIT_NAMES: dict[Split, str] = {
-    "train": "train|training", "validation": "valid|validation|val|dev|development", "test": "test|testing",
+    "train": "train(ing)?", "validation": "val(id(ation)?)?|dev(el(opment)?)?", "test": "test(ing)?",
 }  # fmt: skip
+SPLIT_ENDS = "(data|sets?|s|a|b|v)?"
 ARTICLE_END = re.compile(r"(?:(?:^|\n)\x1e)+(?:\n|$)")
 # What Unicode calls white space; GPT-2's encoding never joins what lies before such a character with what follows.
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
@@ -61,6 +62,12 @@ def find(text: str, split: Split) -> Share:
         everything, named = _files(path)
     held_out = {name: files for name, files in named.items() if name != "train"}
     if not held_out:
+        others = [Path(name).name for name in everything if name not in named.get("train", everything)]
+        if others:
+            raise InputError(
+                f"cannot tell what is held out in {path}: expected train, valid or test in all names, or train in none, "
+                f"got {others[0]}"
+            )
         cuts: dict[Split, tuple[float, float]] = {"train": (0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1)}
         return Share(everything, *cuts[split])
     if split in named:
@@ -81,7 +88,7 @@ def tokens(text: str, split: Split, end_of_text: EndOfText, progress: Progress |
 def fingerprint(text: str, split: Split, end_of_text: EndOfText) -> str:
     """A hash of the tokens that a split's are a share of, wherever they lie; made once, as they may be many."""
     path = _encoded(find(text, split).sources, end_of_text)
-    kept = path.with_suffix(".sha256")
+    kept = _hash_path(path)
     if kept.exists():
         return kept.read_text()
     with path.open("rb") as file:
@@ -91,12 +98,17 @@ def fingerprint(text: str, split: Split, end_of_text: EndOfText) -> str:
     return made
 
 
+def _hash_path(tokens_path: Path) -> Path:
+    return tokens_path.with_suffix(".sha256")
+
+
 def _encoded(sources: tuple[str, ...], end_of_text: EndOfText, progress: Progress | None = None) -> Path:
     """The file of the sources' tokens in the cache folder."""
     known = [_identity(source) for source in sources]
     key = hashlib.sha256(json.dumps([bpe.RANKS_SHA256, end_of_text, known]).encode()).hexdigest()[:16]
     path = cache_folder() / "tokens" / f"{key}.bin"
     if not path.exists():
+        _hash_path(path).unlink(missing_ok=True)
         _encode_once(sources, end_of_text, path, progress)
     return path
 
@@ -126,7 +138,7 @@ def _files(folder: Path) -> tuple[tuple[str, ...], dict[Split, tuple[str, ...]]]
         raise InputError(f"no text in {folder}: expected files ending in {', '.join(FORMATS)} or these with .zst")
     named: dict[Split, tuple[str, ...]] = {}
     for split, names in SPLIT_NAMES.items():
-        word = re.compile(f"(?<![a-z])({names})(set)?(?![a-z])")
+        word = re.compile(f"(?<![a-z])({names}){SPLIT_ENDS}(?![a-z])")
         files = tuple(str(path) for path in paths if word.search(path.name.lower()))
         if files:
             named[split] = files

@@ -215,7 +215,8 @@ class _Run:
         constants = Values(lattice.constants, state.statics.hidden, state.statics.units_at)
         scales = lattice.scales(t) if lattice.network.modulation else None
         kinds = self._classify(offsets)
-        key = (kinds.tobytes(), frozenset(state.wide), scales and tuple(s if s in (0, 1) else 2 for s in scales))
+        shape = None if scales is None else tuple(s if s in (0, 1) else 2 for s in scales)
+        key = (kinds.tobytes(), frozenset(state.wide), shape)
         if key not in self.plans:
             self.plans[key] = LoopPlan(lattice, kinds, scales, set(state.wide), state.statics.plain)
         plan = self.plans[key]
@@ -333,7 +334,9 @@ class _Run:
             if extra:
                 extras[code] = extra
 
-        if sum(abs(clip(w)) * abs(part).max() for w, part in parts) < EXACT:
+        with np.errstate(over="ignore"):  # then it is not below either
+            small = sum(abs(clip(w)) * abs(part).max() for w, part in parts) < EXACT
+        if small:
             for w, part in parts:
                 total += float(w) * part
             touched = total != 0

@@ -269,10 +269,15 @@ def exactly(value: object, what: str) -> Fraction:
 
 def entries(inputs: np.ndarray) -> np.ndarray:
     """The entries of X, which must lie in [0, 1], as Fractions; an array of our own."""
-    given = inputs.ravel().tolist()
-    numbers = [exactly(x, "entries in [0, 1]") for x in given]
-    for x, number in zip(given, numbers, strict=True):
-        require(0 <= number <= 1, f"expected entries in [0, 1], got {x}")
+    given = inputs.ravel()
+    if np.can_cast(given.dtype, np.float64):  # the same in one go
+        outside = given[~((given >= 0) & (given <= 1))].tolist()
+        numbers = [] if outside else [Fraction(x) for x in given.tolist()]
+    else:
+        numbers = [exactly(x, "entries in [0, 1]") for x in given.tolist()]
+        outside = [x for x, number in zip(given, numbers, strict=True) if not 0 <= number <= 1]
+    if outside:
+        raise InputError(f"expected entries in [0, 1], got {outside[0]}")
     exact = np.empty(len(numbers), dtype=object)
     exact[:] = numbers
     return exact.reshape(inputs.shape)

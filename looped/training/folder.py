@@ -1,5 +1,5 @@
-"""A run's folder: `config.json`, `log.jsonl`, `checkpoints/`, `data.json` where the examples are taken from what a user
-supplied, and `result.json` once it is finished."""
+"""A run's folder: `config.json`, `log.jsonl`, `checkpoints/`, `data.json` where the examples are taken from a text,
+and `result.json` once it is finished."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -47,3 +47,11 @@ def test_a_data_set_may_go_where_the_output_goes():
     assert (done.returncode, done.stderr) == (0, b"")
     header, *examples, told = map(json.loads, done.stdout.splitlines())
     assert (header["size"], len(examples), told["path"]) == (3, 3, "/proc/self/fd/1")
+
+
+def test_a_closed_output_is_no_mistake(tmp_path):
+    out = tmp_path / "set.jsonl"
+    words = f"{sys.executable} -m looped.cli data build edit-distance --size 3 --out {out} >&-"
+    done = subprocess.run(words, shell=True, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(out.read_text().splitlines()) >= 3

@@ -275,6 +275,9 @@ class TestCorpus:
             ("TRAIN.TXT", "Valid.Txt", "TEST.TXT"),
             ("training_set.txt", "dev2.txt", "3test.txt"),
             ("trainset.txt", "development.txt", "testset.txt"),
+            ("traindata.txt", "devel.txt", "tests.txt"),
+            ("trainV2.txt", "validV2.txt", "testV2.txt"),
+            ("eng.train.txt", "eng.vala.txt", "eng.testb.txt"),
         ],
     )
     def test_the_words_of_a_file_s_name_say_which_split_it_is(self, train, valid, test, tmp_path):
@@ -284,12 +287,20 @@ class TestCorpus:
             assert corpus.find(str(tmp_path), split) == ((str(tmp_path / name),), 0.0, 1.0)
 
     def test_a_word_that_only_begins_like_a_split_says_nothing(self, tmp_path):
-        names = ["devil.txt", "new-testament.txt", "old-testament.txt", "trains.txt", "valley.txt"]
+        names = ["devil.txt", "new-testament.txt", "old-testament.txt", "trainer.txt", "valley.txt"]
         for name in names:
             (tmp_path / name).touch()
         cuts = {split: corpus.find(str(tmp_path), split) for split in ("train", "validation", "test")}
         assert {share.sources for share in cuts.values()} == {tuple(str(tmp_path / name) for name in names)}
         assert [share[1:] for share in cuts.values()] == [(0, 0.9), (0.9, 0.95), (0.95, 1)]
+
+    def test_other_files_beside_a_training_text_are_no_held_out_text(self, tmp_path):
+        for name in ("train.txt", "notes.txt"):
+            (tmp_path / name).touch()
+        with pytest.raises(InputError, match=r"cannot tell what is held out .* got notes\.txt"):
+            corpus.find(str(tmp_path), "train")
+        (tmp_path / "notes.txt").rename(tmp_path / "train-2.txt")
+        assert corpus.find(str(tmp_path), "train")[1:] == (0, 0.9)
 
     def test_letters_in_capitals_are_read_alike(self, tmp_path):
         zstandard = pytest.importorskip("zstandard")

@@ -313,6 +313,25 @@ def test_loops_for_an_error_are_the_fewest(variant, error):
     assert loops_for_error(error, variant, 1, 2, omega).loops == fewest
 
 
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [
+        (lambda: loops_for_error("x", "lean", 1, 2, lambda _, t: t), "an error > 0, got 'x'"),
+        (lambda: loops_for_error(0.1, "lean", 1, 2, lambda _, t: t, p=0), "p >= 1"),
+        (lambda: loops_for_error(0.1, "lean", 0, 2, lambda _, t: t), "dim must be at least 1, got 0"),
+        (lambda: loops_for_error(0.1, "lean", 1.0, 2, lambda _, t: t), "dim must be a whole number, got 1.0"),
+        (lambda: loops_for_error(0.1, "lean-stream", 1, 2, lambda _, t: t, span=-1), "a span >= 0, got -1"),
+        (lambda: loops_for_error(0.1, "leaner", 1, 2, lambda _, t: t), "unknown variant 'leaner'"),
+        (lambda: theory.block_loops_needed(0, 1, 1, 1, 1), "num_sequences must be at least 1, got 0"),
+        (lambda: theory.block_loops_needed(5.5, 1, 1, 1, 1), "num_sequences must be a whole number, got 5.5"),
+        (lambda: loops_needed(4, 2, 3, 0), "parameters must be at least 1, got 0"),
+    ],
+)
+def test_bounds_of_nonsense_are_refused(ask, expected):
+    with pytest.raises(InputError, match=expected):
+        ask()
+
+
 def test_a_finer_grid_with_fewer_bits_may_need_fewer_loops():
     """n = 2 leaves almost no room for the code: 24 bits of 4 labels. n = 3 leaves sqrt(2)/12: 4 bits of 9."""
     error = sqrt(2) / 4 + sqrt(2) / 2**24

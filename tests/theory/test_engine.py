@@ -134,6 +134,13 @@ def test_a_row_that_no_input_reaches_may_grow_out_of_float64(read):
     assert list(came[1:]) == [2**60, 60]
 
 
+def test_a_modulated_network_may_read_no_input_at_all():
+    layer = FeedForward(("c",))
+    layer.add("c", layer.relu(row("c")))
+    network = LoopedNetwork(("x",), {"c": Form(const=1)}, layer, (row("c"),), 5, modulation={"c": [1, 0, 1, 2, 1]})
+    assert Engine(network)(np.array([[[F(1, 3), F(0)]]], dtype=object)).tolist() == [[[24, 24]]]
+
+
 def test_a_modulated_row_that_no_input_reaches_may_grow_out_of_float64():
     layer = FeedForward(("x", "c", "y"))
     layer.add("c", layer.relu(row("c")))

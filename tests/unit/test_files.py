@@ -112,3 +112,36 @@ print("after")
         file.seek(0)
         assert (done.stdout if piped else file.read()) == "before\nsaved\nafter\n"
     assert sorted(tmp_path.iterdir()) == [tmp_path / "file", name]
+
+
+def test_standard_error_in_a_file_keeps_what_was_said_before_and_after(tmp_path):
+    script = """
+import sys
+from pathlib import Path
+from looped.files import save_text
+print("before", file=sys.stderr, flush=True)
+save_text(Path("/dev/stderr"), "saved\\n")
+print("after", file=sys.stderr)
+"""
+    path = tmp_path / "said.txt"
+    with path.open("wb") as file:
+        subprocess.run([sys.executable, "-c", script], stderr=file, check=True)
+    assert path.read_text() == "before\nsaved\nafter\n"
+
+
+def test_links_in_a_circle_are_refused_and_stay(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.symlink_to(second)
+    second.symlink_to(first)
+    with pytest.raises(InputError, match="symbolic links"):
+        save_text(first, "text")
+    assert first.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [first, second]
+
+
+def test_a_file_that_is_replaced_keeps_who_may_read_it(tmp_path):
+    path = tmp_path / "private"
+    path.write_text("old")
+    path.chmod(0o600)
+    save_text(path, "new")
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o600)
