@@ -65,8 +65,8 @@ def find(text: str, split: Split) -> Share:
         others = [Path(name).name for name in everything if name not in named.get("train", everything)]
         if others:
             raise InputError(
-                f"cannot tell what is held out in {path}: expected train, valid or test in all names, or train in none, "
-                f"got {others[0]}"
+                f"cannot tell what is held out in {path}: expected train, valid or test in all names, or train in "
+                f"none, got {others[0]}"
             )
         cuts: dict[Split, tuple[float, float]] = {"train": (0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1)}
         return Share(everything, *cuts[split])
