@@ -1,6 +1,7 @@
-"""What must be set before any test: where machine code is kept, and how Triton's kernels run without a GPU."""
+"""What must be set before any test: where machine code is kept, how Triton's kernels run without a GPU, and Ctrl-C."""
 
 import os
+import signal
 
 import torch
 
@@ -12,3 +13,7 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder() / "numba"))
 # In an interpreter; Triton asks when it is first loaded.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# What a script starts in the background ignores Ctrl-C, and hands that on; some tests send it to what they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
