@@ -17,10 +17,11 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
-def require_count(name: str, value: Any) -> None:
-    """That a number is a whole one (numpy's are, too) and at least 1."""
-    require(isinstance(value, Integral), f"{name} must be a whole number, got {value!r}")
-    require(value >= 1, f"{name} must be at least 1, got {value}")
+def require_counts(**given: Any) -> None:
+    """That numbers are whole ones (numpy's are, too) and at least 1."""
+    for name, value in given.items():
+        require(isinstance(value, Integral), f"{name} must be a whole number, got {value!r}")
+        require(value >= 1, f"{name} must be at least 1, got {value}")
 
 
 def unknown(what: str, came: object, known: Iterable[str]) -> InputError:

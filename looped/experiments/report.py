@@ -120,9 +120,7 @@ def name(experiment: Experiment) -> str:
 
 def write_readme(experiment: Experiment, records: Mapping[str, Record], readme: Path) -> None:
     """Put the table between the README's marks, and its figure where it shows one: numbers there are never typed."""
-    check_readme(experiment, records, readme)
-    measured = measured_cells(experiment, records)
-    parts, place, figure = _readme_place(readme, experiment)
+    measured, parts, place, figure = _readme_place(experiment, records, readme)
     parts[place + 1] = f"\n{readme_part(experiment, measured)}\n\n"
     text, path = "".join(parts), Path("docs") / figure
     if str(path) in text and (svg := readme_figure(experiment, measured)) is not None:
@@ -133,14 +131,15 @@ def write_readme(experiment: Experiment, records: Mapping[str, Record], readme: 
 def check_readme(experiment: Experiment, records: Mapping[str, Record], readme: Path) -> None:
     """`InputError` if the README has no place for the experiment, or nothing of it is finished: to be known before a
     report is written."""
-    count = len(experiment.cells)
-    finished = measured_cells(experiment, records)
-    require(bool(finished), f"nothing to show in a README: all {count} cells of {experiment.id} are not finished")
-    _readme_place(readme, experiment)
+    _readme_place(experiment, records, readme)
 
 
-def _readme_place(readme: Path, experiment: Experiment) -> tuple[list[str], int, str]:
-    """The README's parts, which of them is the mark of this experiment, and the name of its figure."""
+def _readme_place(
+    experiment: Experiment, records: Mapping[str, Record], readme: Path
+) -> tuple[list[Measured], list[str], int, str]:
+    """What there is to show, the README's parts, which of them is the experiment's mark, and its figure's name."""
+    measured, count = measured_cells(experiment, records), len(experiment.cells)
+    require(bool(measured), f"nothing to show in a README: all {count} cells of {experiment.id} are not finished")
     try:
         text = readme.read_text(encoding="utf-8") if readme.exists() else ""
     except UnicodeDecodeError:
@@ -154,7 +153,7 @@ def _readme_place(readme: Path, experiment: Experiment) -> tuple[list[str], int,
     # A README with several places says in each mark what belongs there, as in `results: table1 gpu`.
     wanted = f"{_README_START} {experiment.id} {experiment.scale}"
     place, figure = _place(parts, wanted, f"{experiment.id}-{experiment.scale}.svg")
-    return parts, place, figure
+    return measured, parts, place, figure
 
 
 def _place(parts: Sequence[str], wanted: str, own_figure: str) -> tuple[int, str]:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Generator, Tensor, nn
 
 from looped.config import ModelConfig
-from looped.errors import require, require_count
+from looped.errors import require, require_counts
 from looped.kernels import rms_normalise
 from looped.models.conditioning import sinusoid
 from looped.models.counts import forward_flops
@@ -149,7 +149,7 @@ class LoopModel(nn.Module):
 
     def _checked_loops(self, num_loops: int | None) -> int:
         num_loops = self.config.num_loops if num_loops is None else num_loops
-        require_count("num_loops", num_loops)
+        require_counts(num_loops=num_loops)
         require(num_loops <= MOST_LOOPS, f"num_loops must be at most {MOST_LOOPS:,}, got {num_loops}")
         require(
             self.config.block != "standard" or num_loops == 1,

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from looped import kernels
 from looped.config import ModelConfig
-from looped.errors import require, require_count
+from looped.errors import require, require_counts
 from looped.kernels import LayerWeights, Modulation, Rotation
 from looped.models.conditioning import (
     ATTENTION,
@@ -285,9 +285,9 @@ class LoopStack(nn.Module):
 
 
 def _first_with_grad(num_loops: int, backprop_loops: int | None) -> int:
-    require_count("num_loops", num_loops)
+    require_counts(num_loops=num_loops)
     if backprop_loops is not None:
-        require_count("backprop_loops", backprop_loops)
+        require_counts(backprop_loops=backprop_loops)
     return 0 if backprop_loops is None else max(0, num_loops - backprop_loops)
 
 

@@ -15,7 +15,7 @@ from numbers import Real
 
 import numpy as np
 
-from looped.errors import InputError, require, require_count, unknown
+from looped.errors import InputError, require, require_counts, unknown
 from looped.theory.approximate import BUILDERS, Approximation, Plan, Variant
 from looped.theory.functions import ModulusName, norm, require_norm
 from looped.theory.ids import Grid, evaluate
@@ -214,7 +214,7 @@ def loops_for_error(
     if variant not in BUILDERS:
         raise unknown("variant", variant, BUILDERS)
     require_norm(p)
-    _require_counts(dim=dim, tokens=tokens)
+    require_counts(dim=dim, tokens=tokens)
     require(isinstance(error, Real) and error > 0, f"expected an error > 0, got {error!r}")
     require(isinstance(span, Real) and span >= 0, f"expected a span >= 0, got {span!r}")
     entries = (dim * tokens) ** (1 / p)
@@ -252,7 +252,7 @@ def loops_needed(num_labels: int, label_bits: int, width: int, parameters: int, 
     polynomials (K w, or K 2^q) counts as that number. Time modulation adds parameters with every loop, and a factor to
     every degree, so that 4 e becomes 6 e: pass the number of modulated rows as `dims_per_loop`.
     """
-    _require_counts(num_labels=num_labels, label_bits=label_bits, width=width, parameters=parameters)
+    require_counts(num_labels=num_labels, label_bits=label_bits, width=width, parameters=parameters)
     degree = 3 if dims_per_loop else 2
 
     def capacity(loops: int) -> float:
@@ -273,7 +273,7 @@ def block_loops_needed(
 
     S <= (2r+1) W log2(64 e (r+1) P / W), P = S N^3 max(heads, width), where a W beyond P counts as P.
     """
-    _require_counts(num_sequences=num_sequences, tokens=tokens, heads=heads, width=width, parameters=parameters)
+    require_counts(num_sequences=num_sequences, tokens=tokens, heads=heads, width=width, parameters=parameters)
     polynomials = num_sequences * tokens**3 * max(heads, width)
 
     def capacity(loops: int) -> float:
@@ -281,11 +281,6 @@ def block_loops_needed(
         return (2 * loops + 1) * free * (log2(64 * e * (loops + 1)) + log2(polynomials) - log2(free))
 
     return _least(capacity, num_sequences)
-
-
-def _require_counts(**given: int) -> None:
-    for name, value in given.items():
-        require_count(name, value)
 
 
 def _least(capacity: Callable[[int], float], wanted: int) -> int:

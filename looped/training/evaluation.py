@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from looped.config import RunConfig
-from looped.errors import require, require_count
+from looped.errors import require, require_counts
 from looped.models import LoopModel
 from looped.tasks import Batch, Split, Task
 from looped.tasks.base import MAX_EXAMPLES
@@ -70,7 +70,7 @@ def _evaluate(
 ) -> dict[str, Any]:
     loops = sorted(set(loops or [model.config.num_loops]))
     for loop in loops:
-        require_count("loops", loop)
+        require_counts(loops=loop)
     found: dict[int, dict[str, list[np.ndarray]]] = {loop: {} for loop in loops}
     parts: list[Batch] = []
     step = _batch_size(task)
