@@ -183,6 +183,10 @@ class Countdown(Task):
         numbers, target = self._given(inputs)
         return next(_plain_solutions(numbers, target, self.largest_number), None)
 
+    def unlike_examples(self, inputs: np.ndarray) -> str | None:
+        numbers, _ = self._given(inputs)
+        return None if len(numbers) == self.count else f"expected {self.count} numbers, got {len(numbers)}"
+
     def verify(self, example: dict[str, Any]) -> None:
         numbers, target, solution = typed_fields(example, numbers=list, target=int, solution=str)
         require(all(type(number) is int for number in numbers), f"expected whole numbers, got {numbers}")

@@ -237,6 +237,12 @@ def test_statistics_of_the_published_setting():
     assert found["operators"]["-"] == pytest.approx((operators == MINUS).mean())
 
 
+def test_a_question_with_fewer_numbers_is_told_to_be_unlike_the_examples():
+    task = Countdown()
+    assert task.unlike_examples(task.parse("25 3 8 -> 75")) == "expected 4 numbers, got 3"
+    assert task.unlike_examples(task.parse("25 3 8 50 -> 75")) is None
+
+
 def test_fewer_numbers_make_shorter_examples():
     task = Countdown()
     batch = task.sample(0, "train", range(50), size=3)
