@@ -326,15 +326,15 @@ def test_init_from_says_when_a_run_is_unfinished(tmp_path, capsys):
         assert capsys.readouterr().err == (f"looped: {tmp_path / name} {said}" if said else "")
 
 
-@pytest.mark.parametrize("name", ["edit-distance/looped-r50", "edit-distance"])
+@pytest.mark.parametrize("name", ["edit-distance/looped-r10", "edit-distance"])
 def test_init_from_takes_a_shipped_model_by_its_name(name, tmp_path):
     shipped = looped.load(name)
     config = replace(shipped.config, train=tiny(train={"init_from": name}).train)
     started = Trainer(config, tmp_path / "run", quiet=True).model
     for key, weights in shipped.model.state_dict().items():
         assert torch.equal(started.state_dict()[key], weights)
-    with pytest.raises(InputError, match="did you mean 'edit-distance/looped-r50'"):
-        Trainer(tiny(train={"init_from": "edit-distance/looped-r5"}), tmp_path / "run", quiet=True)
+    with pytest.raises(InputError, match="did you mean 'edit-distance/looped-r10'"):
+        Trainer(tiny(train={"init_from": "edit-distance/looped-r1"}), tmp_path / "run", quiet=True)
 
 
 def random_checkpoint(step: int) -> Checkpoint:
