@@ -153,7 +153,7 @@ def train_and_test(measured: Sequence[Measured]) -> Panels:
         colours = _colours([members[0] for members in kinds.values()])
         pairs = [pair for inside in points.values() for pair in inside]
         found = correlation(pairs)
-        if found is None or len(pairs) < FEWEST_RUNS:
+        if found is None:
             continue
         series = [
             Series(name, colour, [x for x, _ in inside], [y for _, y in inside], style="dots")
@@ -175,8 +175,8 @@ def train_test_pair(record: Record) -> tuple[float, float] | None:
 
 
 def correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Pearson's coefficient of at least three points; None where one side does not vary."""
-    if len(pairs) < 3:
+    """Pearson's coefficient; None of too few points, and where one side does not vary."""
+    if len(pairs) < FEWEST_RUNS:
         return None
     xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
     mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)

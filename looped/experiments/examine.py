@@ -22,7 +22,6 @@ from looped.training.schedules import trained_size
 
 # An evaluation reads at these shares of the trained loops, up to twice as many: all of them, where they are few.
 READS_PER_TRAINED = 12
-FREE_TABLES = ("table", "eta")
 CONTINUITY = "continuity"
 CONTINUITY_EXAMPLES = 16
 
@@ -33,8 +32,7 @@ def loops_to_read(model: ModelConfig) -> list[int]:
     """Loop counts of a test: within the trained range and, where the model has times for them, beyond it."""
     if model.block == "standard":
         return [1]
-    can_go_on = model.resolved_conditioning not in FREE_TABLES or model.beyond != "extend"
-    last = (2 if can_go_on else 1) * READS_PER_TRAINED
+    last = (2 if model.has_time_for(2 * model.num_loops) else 1) * READS_PER_TRAINED
     return sorted({-(-part * model.num_loops // READS_PER_TRAINED) for part in range(1, last + 1)})
 
 
@@ -129,10 +127,15 @@ def _noted(record: Record, note: str) -> Record:
 def failed_try(config: RunConfig, folder: Path, note: str) -> Record:
     """The record of a training that cannot be finished, with the reason."""
     run = RunFolder(folder)
-    steps = max((step for _, step in log_records(run.log_path)), default=0)
+    steps = last_step(folder)
     known = {"step": steps, "samples": steps * config.train.batch_size, "seconds": 0.0, "flops": 0, "parameters": 0,
              "hardware": "", "versions": {}}  # fmt: skip
     return replace(record_of(config, run, known), note=note)
+
+
+def last_step(folder: Path) -> int:
+    """The last one that a run's log tells of; 0 where there is none."""
+    return max((step for _, step in log_records(RunFolder(folder).log_path)), default=0)
 
 
 def record_of(config: RunConfig, run: RunFolder, result: dict[str, Any]) -> Record:

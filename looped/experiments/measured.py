@@ -1,14 +1,21 @@
 """A cell with what its runs measured, and how its number is written. Without a record there is no `Measured`."""
 
-import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from looped.experiments.results import Record, Value, at_trained_loops, by_run, cell_value, seedless_key
+from looped.experiments.results import (
+    Record,
+    Value,
+    at_trained_loops,
+    cell_evaluation,
+    cell_value,
+    converted,
+    seedless_key,
+)
 from looped.experiments.spec import Cell, Experiment
 
 Item = TypeVar("Item")
@@ -75,10 +82,7 @@ def measure_named(name: str) -> Measure:
 
 def measure_of(cell: Cell) -> Measure:
     """The kind of number that a cell shows."""
-    place, _, wanted = cell.shows.rpartition(".")
-    if cell.shows.startswith("sets/") or not place:
-        wanted = cell.config.task.metric
-    return measure_named(wanted)
+    return measure_named(cell.place_and_metric[1])
 
 
 @dataclass(frozen=True)
@@ -94,27 +98,13 @@ class Measured:
     def measure(self) -> Measure:
         return measure_of(self.cell)
 
-    def evaluation(self, record: Record) -> dict[str, Any] | None:
-        """The evaluation that the cell's number is from; None for what is measured otherwise."""
-        shows = self.cell.shows
-        if shows.startswith("sets/"):
-            return record.sets.get(shows.removeprefix("sets/"))
-        return {"test": record.test, "train": record.train}.get(shows.partition(".")[0])
-
     def constant(self, record: Record) -> float | None:
         """The best constant answer's number, in the measure that the cell shows; None where it is not known."""
-        evaluation = self.evaluation(record)
+        evaluation = cell_evaluation(self.cell, record)
         if evaluation is None:
             return None
-        own, baseline = evaluation["metric"], evaluation["baseline"]
-        if self.measure == measure_named(own):
-            return baseline
-        if own == "perplexity" and self.measure == MEASURES["loss"]:
-            return math.log(baseline)
-        row = at_trained_loops(evaluation)
-        if own == "squared_error" and self.measure == MEASURES["squared_error_over_dims"] and row[own]:
-            return baseline * row["squared_error_over_dims"] / row[own]
-        return None
+        _, metric = self.cell.place_and_metric
+        return converted(evaluation["baseline"], evaluation["metric"], metric, at_trained_loops(evaluation))
 
     @property
     def value(self) -> float:
@@ -178,10 +168,10 @@ def split_column(column: str) -> tuple[str, str]:
 
 def measured_cells(experiment: Experiment, records: Mapping[str, Record]) -> list[Measured]:
     """The cells that have records, in the experiment's order."""
-    tested = by_run(record for record in records.values() if record.finished and record.test is not None)
+    finished = by_run(record for record in records.values() if record.finished)
     found = []
     for cell in experiment.cells:
-        runs = tested.get(seedless_key(cell.config), [])
+        runs = finished.get(seedless_key(cell.config), [])
         pairs = [(record, value) for record in runs if (value := cell_value(cell, record)) is not None]
         if pairs:
             found.append(Measured(cell, tuple(one for one, _ in pairs), tuple(value for _, value in pairs)))
@@ -194,6 +184,12 @@ def grouped(items: Iterable[Item], name: Callable[[Item], Name]) -> dict[Name, l
     for item in items:
         groups.setdefault(name(item), []).append(item)
     return groups
+
+
+def by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Records by `seedless_key`, seeds in order."""
+    in_order = sorted(records, key=lambda record: record.config.seed)
+    return grouped(in_order, lambda record: seedless_key(record.config))
 
 
 def by_row(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
@@ -251,9 +247,9 @@ def hardware_text(record: Record) -> str:
     return record.hardware.replace(" 1 threads", " 1 thread")
 
 
-def listed(items: Sequence[str], last: str = "and") -> str:
+def listed(items: Sequence[str]) -> str:
     """`a, b and c`."""
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}"
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def plural(count: int, noun: str) -> str:

@@ -86,10 +86,10 @@ def _overview(parts: Sequence[Part], missing: Mapping[Experiment, list[str]]) ->
     blocks: list[Block] = []
     for experiment, measured in parts:
         if compares_order(experiment):
-            blocks.append(Points(tuple(verdicts(experiment, measured)), name(experiment)))
+            blocks.append(Points(tuple(verdicts(experiment, measured)), experiment.label))
     if missing:
         lines = (
-            f"{name(one)}: {' '.join(['no result yet.', *tries]) if tries else 'not run yet'}"
+            f"{one.label}: {' '.join(['no result yet.', *tries]) if tries else 'not run yet'}"
             for one, tries in missing.items()
         )
         blocks.append(Points(tuple(lines), "Not run yet"))
@@ -111,20 +111,16 @@ def _section(experiment: Experiment, measured: list[Measured], tries: list[str],
         Points(tuple(tries), "Notes on runs") if tries else None,
     ]
     present = tuple(block for block in blocks if block is not None)
-    return Section(name(experiment), f"{experiment.id}-{experiment.scale}", present)
-
-
-def name(experiment: Experiment) -> str:
-    return f"{experiment.title} ({experiment.scale} scale)"
+    return Section(experiment.label, f"{experiment.id}-{experiment.scale}", present)
 
 
 def write_readme(experiment: Experiment, records: Mapping[str, Record], readme: Path) -> None:
     """Put the table between the README's marks, and its figure where it shows one: numbers there are never typed."""
-    measured, parts, place, figure = _readme_place(experiment, records, readme)
+    measured, parts, place = _readme_place(experiment, records, readme)
     parts[place + 1] = f"\n{readme_part(experiment, measured)}\n\n"
-    text, path = "".join(parts), Path("docs") / figure
-    if str(path) in text and (svg := readme_figure(experiment, measured)) is not None:
-        save_text(readme.parent / path, svg + "\n")
+    text, figure = "".join(parts), f"docs/{experiment.id}-{experiment.scale}.svg"
+    if figure in text and (svg := readme_figure(experiment, measured)) is not None:
+        save_text(readme.parent / figure, svg + "\n")
     save_text(readme, text)
 
 
@@ -136,8 +132,8 @@ def check_readme(experiment: Experiment, records: Mapping[str, Record], readme: 
 
 def _readme_place(
     experiment: Experiment, records: Mapping[str, Record], readme: Path
-) -> tuple[list[Measured], list[str], int, str]:
-    """What there is to show, the README's parts, which of them is the experiment's mark, and its figure's name."""
+) -> tuple[list[Measured], list[str], int]:
+    """What there is to show, the README's parts, and which of them is the experiment's mark."""
     measured, count = measured_cells(experiment, records), len(experiment.cells)
     require(bool(measured), f"nothing to show in a README: all {count} cells of {experiment.id} are not finished")
     try:
@@ -151,20 +147,18 @@ def _readme_place(
     paired = [mark.startswith(_README_START) for mark in marks] == [True, False] * (len(marks) // 2)
     require(bool(marks) and paired, f"expected the lines '{_README_START} ...' and '{_README_END}' in {readme}")
     # A README with several places says in each mark what belongs there, as in `results: table1 gpu`.
-    wanted = f"{_README_START} {experiment.id} {experiment.scale}"
-    place, figure = _place(parts, wanted, f"{experiment.id}-{experiment.scale}.svg")
-    return measured, parts, place, figure
+    return measured, parts, _place(parts, f"{_README_START} {experiment.id} {experiment.scale}")
 
 
-def _place(parts: Sequence[str], wanted: str, own_figure: str) -> tuple[int, str]:
+def _place(parts: Sequence[str], wanted: str) -> int:
     """The mark that names the experiment and its scale, or else the first one that names none."""
     starts = [index for index, part in enumerate(parts) if part.startswith(_README_START)]
     for index in starts:
         if parts[index].startswith(wanted):
-            return index, own_figure
+            return index
     plain = [index for index in starts if not re.match(rf"{_README_START} [\w-]+ ({'|'.join(SCALES)})\b", parts[index])]
     require(bool(plain), f"expected a line '{wanted} ...' in the README, found only marks of other experiments")
-    return plain[0], "accuracy.svg"
+    return plain[0]
 
 
 def readme_part(experiment: Experiment, measured: list[Measured]) -> str:

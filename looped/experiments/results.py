@@ -115,38 +115,45 @@ class Value(NamedTuple):
 
 def cell_value(cell: Cell, record: Record) -> Value | None:
     """The number that a cell shows of a record; None where it was not measured."""
-    if cell.shows.startswith("extra."):
-        _, group, name = cell.shows.split(".")
-        found: Any = record.extra.get(group) or {}
-        value: Any = found.get(name)
-        return Value(value, found.get(f"{name}_low"), found.get(f"{name}_high")) if is_number(value) else None
-    place, _, wanted = cell.shows.partition(".") if not cell.shows.startswith("sets/") else (cell.shows, "", "")
+    place, metric = cell.place_and_metric
+    if place.startswith("extra."):
+        found: Any = record.extra.get(place.removeprefix("extra.")) or {}
+        value: Any = found.get(metric)
+        return Value(value, found.get(f"{metric}_low"), found.get(f"{metric}_high")) if is_number(value) else None
+    evaluation = cell_evaluation(cell, record)
+    return None if evaluation is None else evaluation_value(evaluation, metric, cell.at_loops)
+
+
+def cell_evaluation(cell: Cell, record: Record) -> Evaluation | None:
+    """The evaluation that a cell's number is from; None where there is none, or where it is measured otherwise."""
+    place, _ = cell.place_and_metric
     if place.startswith("sets/"):
-        evaluation = record.sets.get(place.removeprefix("sets/"))
-    else:
-        evaluation = {"test": record.test, "train": record.train}[place]
-    return None if evaluation is None else evaluation_value(evaluation, wanted or None, cell.at_loops)
+        return record.sets.get(place.removeprefix("sets/"))
+    return {"test": record.test, "train": record.train}.get(place)
 
 
-def evaluation_value(evaluation: Evaluation, metric: str | None = None, loops: int | None = None) -> Value | None:
-    """A metric (default: the evaluation's own) after so many loops (default: the trained number).
-
-    The interval is the own metric's: that of the loss is its logarithm's, and that of the squared error over the
-    dimensions is in the proportion of the two numbers.
-    """
+def evaluation_value(evaluation: Evaluation, metric: str, loops: int | None = None) -> Value | None:
+    """A metric after so many loops (default: the trained number), with its interval where it follows from the own
+    metric's."""
     own, loops = evaluation["metric"], loops or evaluation["trained_loops"]
     row = next((row for row in evaluation["rows"] if row["loops"] == loops), {})
-    wanted = metric or own
-    if wanted not in row:
+    if metric not in row:
         return None
-    value = float(row[wanted])
-    if wanted == own:
-        return Value(value, row["low"], row["high"])
-    if own == "perplexity" and wanted == "loss":
-        return Value(value, math.log(row["low"]), math.log(row["high"]))
-    if own == "squared_error" and wanted == "squared_error_over_dims" and row[own]:
-        return Value(value, row["low"] * value / row[own], row["high"] * value / row[own])
-    return Value(value)
+    return Value(float(row[metric]), *(converted(row[end], own, metric, row) for end in ("low", "high")))
+
+
+def converted(number: float, own: str, metric: str, row: Mapping[str, Any]) -> float | None:
+    """A number of an evaluation's own metric as one of another metric; None where the row does not tell it.
+
+    A loss is the logarithm of a perplexity, and an error over the dimensions is in the proportion of the row's two.
+    """
+    if metric == own:
+        return number
+    if (own, metric) == ("perplexity", "loss"):
+        return math.log(number)
+    if (own, metric) == ("squared_error", "squared_error_over_dims") and row[own]:
+        return number * row[metric] / row[own]
+    return None
 
 
 def at_trained_loops(evaluation: Evaluation) -> dict[str, Any]:
@@ -214,20 +221,6 @@ def save_record(path: Path, record: Record) -> None:
 def seedless_key(config: RunConfig) -> str:
     """What the seeds of one run have in common."""
     return run_key(replace(config, seed=0))
-
-
-def by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Records by `seedless_key`, seeds in order."""
-    found: dict[str, list[Record]] = {}
-    for record in sorted(records, key=lambda record: record.config.seed):
-        found.setdefault(seedless_key(record.config), []).append(record)
-    return found
-
-
-def cell_records(cell: Cell, records: Mapping[str, Record]) -> list[Record]:
-    """The finished records of a cell, by seed."""
-    of_run = by_run(records.values()).get(seedless_key(cell.config), [])
-    return [record for record in of_run if record.finished]
 
 
 def collect(records: Iterable[Record], results: Path, *, replaced: bool = False) -> list[Path]:

@@ -16,14 +16,13 @@ from looped.config import RunConfig
 from looped.errors import InputError, require
 from looped.experiments.claims import FOLDER as CLAIMS
 from looped.experiments.claims import is_claimed, make_folder
-from looped.experiments.examine import lacking, require_texts
+from looped.experiments.examine import lacking, last_step, require_texts
 from looped.experiments.measured import measure_of
 from looped.experiments.results import Record, Value, cell_value, load_records, run_key
 from looped.experiments.spec import Cell, Experiment
 from looped.experiments.worker import Outcome, finish_cell, start_worker
 from looped.training.flops import estimated_flops
 from looped.training.folder import RunFolder
-from looped.training.log import records as log_records
 
 REFRESH_SECONDS = 1.0
 PROGRESS_SECONDS = 20.0
@@ -90,8 +89,8 @@ def run_experiment(
         RunFolder(root / config.folder_name).check(config)
     devices = _devices(missing)
     num_workers = min(num_workers or len(devices) or os.cpu_count() or 1, max(1, len(missing)))
-    what = f"{experiment.title} ({experiment.scale} scale)"
-    print(f"{what}: {len(missing)} of {len(configs)} runs to do, {num_workers} at a time", file=sys.stderr, flush=True)
+    todo = f"{len(missing)} of {len(configs)} runs to do, {num_workers} at a time"
+    print(f"{experiment.label}: {todo}", file=sys.stderr, flush=True)
     if not missing:
         return True
     require_texts(experiment.measures)
@@ -220,7 +219,7 @@ def _look_for_others(work: Work) -> None:
 def _show_running(work: Work) -> None:
     parts = []
     for config, _ in work.running.values():
-        step = last_step(work.root, config)
+        step = last_step(work.root / config.folder_name)
         if step:
             doing = "testing" if step == config.train.num_steps else f"{100 * step // config.train.num_steps} %"
             parts.append(f"{work.label(config)} {doing}")
@@ -240,10 +239,6 @@ def _devices(configs: Sequence[RunConfig]) -> list[str]:
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
-
-
-def last_step(root: Path, config: RunConfig) -> int:
-    return max((step for _, step in log_records(RunFolder(root / config.folder_name).log_path)), default=0)
 
 
 # How far an experiment is.
@@ -282,7 +277,7 @@ def _state(config: RunConfig, record: Record | None, value: Value | None, root: 
         return f"failed: {record.note}"
     else:
         doing = "stopped"
-    step = last_step(root, config)
+    step = last_step(root / config.folder_name)
     if step == config.train.num_steps:
         return f"{doing}, trained but not tested"
     if step:

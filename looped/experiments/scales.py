@@ -23,9 +23,11 @@ class Problem:
 
     task: str
     full: dict[str, Any]
-    """knobs of the task in the paper, and of its small versions where the recipe does not say"""
+    """knobs of the task as in the paper: `gpu` and `paper` scale"""
     small: dict[str, Any]
+    """knobs at `laptop` scale, where its recipe does not say"""
     smallest: dict[str, Any]
+    """knobs at `smoke` scale, where the laptop's recipe does not say"""
     loops: tuple[int, ...]
     """that the paper trains with"""
     sizes: tuple[int, ...] = ()

@@ -54,6 +54,14 @@ class Cell:
         return f"{self.row}, {self.column}"
 
     @property
+    def place_and_metric(self) -> tuple[str, str]:
+        """What `shows` says: `test`, `train`, `sets/NAME` or `extra.NAME`, and the number's name there."""
+        if self.shows.startswith("sets/") or "." not in self.shows:  # a set's name may have a dot
+            return self.shows, self.config.task.metric
+        place, _, metric = self.shows.rpartition(".")
+        return place, metric
+
+    @property
     def name(self) -> str:
         """What patterns of cells are matched with."""
         return f"{self.row}:{self.column}"
@@ -72,12 +80,12 @@ class Experiment:
     """the row that the question holds all others against, column by column"""
 
     @property
-    def rows(self) -> list[str]:
-        return list(dict.fromkeys(cell.row for cell in self.cells))
+    def label(self) -> str:
+        return f"{self.title} ({self.scale} scale)"
 
     @property
-    def columns(self) -> list[str]:
-        return list(dict.fromkeys(cell.column for cell in self.cells))
+    def rows(self) -> list[str]:
+        return list(dict.fromkeys(cell.row for cell in self.cells))
 
     def configs(self, num_seeds: int = 1) -> list[RunConfig]:
         """The runs behind the cells, each once: two cells may show two numbers of one run."""

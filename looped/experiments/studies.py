@@ -187,7 +187,7 @@ def loops(scale: Scale) -> Experiment:
         about=(
             f"Models trained with {num_loops} loops always, with more and more of them, or with a random number, read "
             "after every loop up to twice as many. Beyond the trained number, loop t has the time t (extend), the last "
-            f"trained one (clamp), or all times are shrunk into the trained range (rescale). {_on(scale)}"
+            f"trained one (clamp), or all times are scaled by trained over run loops (rescale). {_on(scale)}"
         ),
         scale=scale,
         cells=tuple(cells),

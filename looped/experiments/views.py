@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from looped.experiments.checks import is_number
 from looped.experiments.compare import (
     SIGNS,
     TONES,
@@ -24,6 +25,7 @@ from looped.experiments.measured import (
     short_power,
     split_column,
 )
+from looped.experiments.results import cell_evaluation
 from looped.experiments.spec import Cell, Experiment
 
 EMPTY = "-"
@@ -168,7 +170,7 @@ def details(experiment: Experiment, measured: Sequence[Measured]) -> Table:
     rows = []
     for one in measured:
         for record, found, constant in zip(one.records, one.values, _constants(one), strict=True):
-            own = one.evaluation(record)
+            own = cell_evaluation(one.cell, record)
             shown = one.measure.show(found.value)
             texts = (
                 one.cell.label if one.cell.row else one.cell.column,
@@ -207,7 +209,7 @@ def continuity(measured: Sequence[Measured]) -> Table | None:
         name
         for one in runs
         for name, value in one.records[0].extra["continuity"].items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number(value)
     ))  # fmt: skip
     if not names:
         return None

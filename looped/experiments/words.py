@@ -2,10 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
-from looped.experiments.charts import FEWEST_RUNS, correlation, train_test_pair
+from looped.experiments.charts import correlation, train_test_pair
 from looped.experiments.compare import (
     FAR_POINTS,
     FAR_SHARE,
@@ -23,15 +22,17 @@ from looped.experiments.document import Table
 from looped.experiments.measured import (
     Measured,
     by_column,
+    by_run,
     distinct_records,
     duration,
+    grouped,
     hardware_text,
     listed,
     plural,
     seeds_in_words,
     short_power,
 )
-from looped.experiments.results import Record, by_run, seedless_key
+from looped.experiments.results import Record, seedless_key
 from looped.experiments.spec import SCALE_TEXT, Experiment
 
 Part = tuple[Experiment, list[Measured]]
@@ -157,7 +158,7 @@ def _correlation_sentences(measured: Sequence[Measured]) -> list[str]:
     """Of one kind of number alone."""
     pairs = [pair for record in distinct_records(measured) if (pair := train_test_pair(record))]
     found = correlation(pairs)
-    if found is None or len(pairs) < FEWEST_RUNS or len({one.cell.config.task.metric for one in measured}) > 1:
+    if found is None or len({one.cell.config.task.metric for one in measured}) > 1:
         return []
     return [f"Training against test: correlation {found:.3f} over {len(pairs)} runs."]
 
@@ -171,10 +172,9 @@ def unfinished(experiment: Experiment, measured: Sequence[Measured], records: Ma
     found = {}
     for key, label in labels.items():
         for record in of_run.get(key, []):
-            if record.finished and record.test is not None:
+            if record.finished:
                 continue
             how = f"stopped at step {record.steps:,} of {record.config.train.num_steps:,}"
-            how = "trained to its end, not tested" if record.finished else how
             note = f" ({record.note})" if record.note else ""
             found[record.config] = f"{label}, seed {record.config.seed}: {how}, no result{note}."
     for one in measured:
@@ -212,10 +212,8 @@ def _order_sentences(measured: Sequence[Measured]) -> list[str]:
 
 def _claim_sentences(measured: Sequence[Measured], brief: bool) -> list[str]:
     """Each claim over all rows, and every row that contradicts the paper by name."""
-    found = sorted(claims(measured), key=lambda claim: claim.name)
-    in_order = list(dict.fromkeys(claim.name for claim in claims(measured)))
-    by_name = {name: list(group) for name, group in groupby(found, key=lambda claim: claim.name)}
-    return [_claim_sentence(name, by_name[name], brief) for name in in_order]
+    by_name = grouped(claims(measured), lambda claim: claim.name)
+    return [_claim_sentence(name, group, brief) for name, group in by_name.items()]
 
 
 def _claim_sentence(name: str, group: Sequence[Claim], brief: bool) -> str:

@@ -3,6 +3,7 @@
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.integration.fake_records import fake_records
 from tests.integration.pages import markdown_tables, percent
 from tests.integration.test_report import GPU, LAPTOP, of_cell, saved, sign, small, trained
 
-README = "before ![](docs/accuracy.svg)\n<!-- results: here -->\nold\n<!-- end of results -->\nafter\n"
+README = "before ![](docs/table1-laptop.svg)\n<!-- results: here -->\nold\n<!-- end of results -->\nafter\n"
 NAMED = README + "<!-- results: table1 gpu, by `looped paper report` -->\n<!-- end of results -->\nlast\n"
 
 
@@ -48,10 +49,25 @@ def test_the_readme_gets_its_tables_between_its_marks(tmp_path):
     text = readme.read_text()
     assert "| ED40 (n = 6) |" in text
     assert "paper 41.4 % (r=5) |" in text
-    assert text.startswith("before ![](docs/accuracy.svg)\n<!-- results: here -->\n\nTable 1")
+    assert text.startswith("before ![](docs/table1-laptop.svg)\n<!-- results: here -->\n\nTable 1")
     assert text.endswith("\n<!-- end of results -->\nlast\n")
-    ElementTree.fromstring((tmp_path / "docs" / "accuracy.svg").read_text())
-    assert not (tmp_path / "docs" / "table1-gpu.svg").exists()  # the README does not show it
+    (figure,) = (tmp_path / "docs").iterdir()  # the README shows no other
+    assert figure.name == "table1-laptop.svg"
+    ElementTree.fromstring(figure.read_text())
+
+
+def test_the_figure_that_our_own_readme_shows_is_drawn_again(tmp_path):
+    """By its own links and marks, over an older figure."""
+    readme, figures = tmp_path / "README.md", tmp_path / "docs"
+    readme.write_text((Path(__file__).parents[2] / "README.md").read_text())
+    shown = re.findall(r"!\[.*?\]\((docs/.*?)\)", readme.read_text())
+    figures.mkdir()
+    for path in shown:
+        (tmp_path / path).write_text("old")
+    for chosen in (LAPTOP, GPU):
+        write_readme(chosen, fake_records([chosen]), readme)
+    drawn = {f"docs/{path.name}" for path in figures.iterdir() if path.read_text() != "old"}
+    assert drawn == {"docs/table1-laptop.svg"} < set(shown)
 
 
 def test_the_readme_shows_any_table(tmp_path):

@@ -10,11 +10,11 @@ import pytest
 from looped.cli import main
 from looped.errors import InputError
 from looped.experiments.examine import lacking
+from looped.experiments.measured import measured_cells
 from looped.experiments.paper import experiment
 from looped.experiments.results import (
     RECORD_NAME,
     Record,
-    cell_records,
     cell_value,
     collect,
     evaluation_value,
@@ -264,7 +264,7 @@ def test_an_unfinished_try_needs_no_test_but_shows_nothing(record, tmp_path):
     save_record(tmp_path / "one.json", failed)
     known = load_records(tmp_path, None)
     assert known[record.key].note == failed.note
-    assert cell_records(MADE.cells[0], known) == []
+    assert measured_cells(MADE, known) == []
     save_record(tmp_path / "two.json", record)  # a finished one speaks, whatever the order of the files
     assert load_records(tmp_path, None)[record.key].finished
 
@@ -273,10 +273,10 @@ def test_records_are_found_by_their_config_and_by_seed(runs, tmp_path):
     collect(load_records(None, runs).values(), tmp_path)
     for path in list(tmp_path.iterdir()):
         path.rename(tmp_path / f"renamed-{path.name}")
-    found = cell_records(MADE.cells[0], load_records(tmp_path, None))
-    assert [one.config.seed for one in found] == [0, 1]
+    (found,) = measured_cells(MADE, load_records(tmp_path, None))
+    assert [one.config.seed for one in found.records] == [0, 1]
     other = replace(MADE.cells[0], config=replace(CONFIG, model=replace(CONFIG.model, dim=16)))
-    assert cell_records(other, load_records(tmp_path, None)) == []
+    assert measured_cells(replace(MADE, cells=(other,)), load_records(tmp_path, None)) == []
 
 
 def test_the_runs_own_record_wins_over_the_collected_one(runs, record, tmp_path):

@@ -200,12 +200,12 @@ def test_an_order_read_backwards_is_its_opposite(one, other):
         assert b > e
 
 
-@given(st.lists(st.tuples(shares, shares), min_size=3, max_size=20))
+@given(st.lists(st.tuples(shares, shares), min_size=5, max_size=20))
 def test_correlation_is_numpys(pairs):
     found = correlation(pairs)
     if found is not None and min(np.std([x for x, _ in pairs]), np.std([y for _, y in pairs])) > 1e-3:
         assert found == pytest.approx(np.corrcoef(np.array(pairs).T)[0, 1], abs=1e-9)
-    assert correlation(pairs[:2]) is None
+    assert correlation([(0.0, 0.0), (0.1, 0.2), (0.2, 0.1), (0.3, 0.3)]) is None  # too few
 
 
 @given(st.floats(1e-9, 1e25))
