@@ -6,7 +6,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from looped.files import read_json, save
 from looped.inference import Run, load_run, on_device
 from looped.models import build_model
 from looped.tasks import TASKS
-from looped.training.evaluation import EVALUATION_SEED, evaluate, interval
+from looped.training.evaluation import EVALUATION_SEED, INTERVAL_DEVIATIONS, evaluate, interval
 from looped.training.schedules import trained_size
 from looped.training.shipped import (
     ENTRY,
@@ -47,7 +47,6 @@ MAX_TOTAL_BYTES = 24_000_000  # of all models: a package should stay quick to in
 # Two measurements agree unless chance alone would set them as far apart less than once in a thousand times.
 LEAST_PROBABILITY = 0.001
 DEVIATIONS = 3.290527  # the same for normal numbers
-INTERVAL_DEVIATIONS = 1.959964  # half of a 95 % interval
 
 FIRST_CHUNK = 4
 MAX_CHUNK = 250
@@ -128,20 +127,14 @@ def pack(
     return describe(name)
 
 
-def evaluate_shipped(
-    seconds: float = 120.0,
-    only: Sequence[str] | None = None,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-) -> list[dict[str, Any]]:
+def evaluate_shipped(seconds: float = 120.0, *, clock: Callable[[], float] = time.monotonic) -> list[dict[str, Any]]:
     """Test every shipped model on the CPU on test examples that its recorded test did not have.
 
     The time is shared: each model gets an equal part of what is left, and as many examples as fit into it, but no more
     than the recorded test had. Some are always asked. Rows are ready for JSON.
     """
     require(seconds > 0, f"seconds must be positive, got {seconds}")
-    chosen = names() if only is None else list(only)
-    started, rows = clock(), []
+    chosen, started, rows = names(), clock(), []
     for place, name in enumerate(chosen):
         begin = clock()
         share = max(0.0, started + seconds - begin) / (len(chosen) - place)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from looped.cli.parsing import AnyRun, aligned, parse, require_svg, show
+from looped.cli.parsing import AnyRun, aligned, loops_text, parse, require_svg, show
 
 SHOWN_ROWS = 16
 
@@ -62,7 +62,7 @@ def _table(about: dict[str, Any]) -> str:
     chosen = [row for row in rows if row["loop"] == 1 or row["loop"] % step == 0 or row is rows[-1]]
     heads = ["loop", "state", "change", "continuity", metric, *names]
     lines = [[f"{row['loop']}", *map(_short, _numbers(row, metric, names))] for row in chosen]
-    trained = "1 loop" if about["trained_loops"] == 1 else f"{about['trained_loops']} loops"
+    trained = loops_text(about["trained_loops"])
     title = f"{about['run']}: {about['task']}, {about['num_examples']} test examples, trained with {trained}"
     table = aligned([heads, *lines], ">" * len(heads))
     shown = {"state", "change", "continuity", *(["modulation"] if names else [])}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from looped.cli.parsing import JSON_HELP, AnyRun, leading_name, parse, peek, require_svg, show
+from looped.cli.parsing import JSON_HELP, AnyRun, leading_name, loops_text, parse, peek, require_svg, show
 from looped.errors import require
 
 
@@ -35,7 +35,11 @@ def train(arguments: list[str]) -> None:
 
     from looped import training
 
-    result = training.train(config, parsed.out)
+    interrupted = None
+    try:
+        result = training.train(config, parsed.out)
+    except training.Interrupted as stop:
+        interrupted, result = stop, stop.result
     done = (
         f"{config.task.metric} {result['validation']:.3f} on validation data after {result['samples']:,} samples, "
         f"{result['seconds']:.0f} s"
@@ -43,8 +47,8 @@ def train(arguments: list[str]) -> None:
         else f"stopped at step {result['step']} of {result['num_steps']}; the same command goes on"
     )
     show(result, f"{result['folder']}: {done}", as_json=parsed.json)
-    if result.get("stopped_by") == "signal":
-        raise KeyboardInterrupt  # so that what waits for this command to succeed does not go on
+    if interrupted is not None:
+        raise interrupted  # so that what waits for this command to succeed does not go on
 
 
 _RECIPE_HELP = "where the other flags start from: the paper's settings, what learns fastest, or a laptop's size"
@@ -102,13 +106,14 @@ def evaluate(arguments: list[str]) -> None:
 def _readable(report: dict[str, Any], name: str) -> str:
     """An evaluation as a small table."""
     metric, what = report["metric"], f"{report['task']}, {name}" if name else report["task"]
+    width = max(10, len(metric))
     lines = [
-        f"{what}: {report['size']} {report['split']} examples, trained with {report['trained_loops']} loops",
-        f"{'loops':>6}  {metric:>10}  95 % interval",
+        f"{what}: {report['size']} {report['split']} examples, trained with {loops_text(report['trained_loops'])}",
+        f"{'loops':>6}  {metric:>{width}}  95 % interval",
     ]
     for row in report["rows"]:
         if math.isfinite(row[metric]):
-            lines.append(f"{row['loops']:>6}  {row[metric]:>10.4f}  {row['low']:.4f} to {row['high']:.4f}")
+            lines.append(f"{row['loops']:>6}  {row[metric]:>{width}.4f}  {row['low']:.4f} to {row['high']:.4f}")
         else:
             lines.append(f"{row['loops']:>6}  the outputs overflow: no {metric}")
     return "\n".join([*lines, f"best constant answer: {report['baseline']:.4f}"])

@@ -22,7 +22,7 @@ WATCH_SECONDS = 1.0
 class Outcome(NamedTuple):
     state: Literal["finished", "busy", "stopped", "failed"]
     text: str = ""
-    """how far it came, or why it failed"""
+    """why it failed"""
     record: Record | None = None
     """of a finished run"""
 
@@ -71,7 +71,7 @@ def _is_of_the_machine(error: RuntimeError) -> bool:
 
 def finish_run(config: RunConfig, root: Path, measures: Measures) -> Outcome:
     """Train and test one run under `root` and write its record, from wherever it stands."""
-    from looped.training import train
+    from looped.training import Interrupted, train
     from looped.training.trainer import Diverged
 
     folder = root / config.folder_name
@@ -82,14 +82,10 @@ def finish_run(config: RunConfig, root: Path, measures: Measures) -> Outcome:
         if record is not None and not lacking(record, config, measures):
             return Outcome("finished", record=record)
         try:
-            result = train(config, folder, quiet=True)
-        except Diverged as error:
-            save_record(folder / RECORD_NAME, failed_try(config, folder, str(error)))
-            raise
-        if not result["finished"]:
-            return Outcome("stopped", f"step {result['step']}")
-        try:
+            train(config, folder, quiet=True)
             record = examine(config, folder, measures, record)
+        except Interrupted:
+            return Outcome("stopped")
         except Diverged as error:
             save_record(folder / RECORD_NAME, failed_try(config, folder, str(error)))
             raise

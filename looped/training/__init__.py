@@ -1,6 +1,6 @@
 """From a `RunConfig` to a folder with the trained model, its log and its result."""
 
 from looped.training.evaluation import evaluate
-from looped.training.trainer import Trainer, train
+from looped.training.trainer import Interrupted, Trainer, train
 
-__all__ = ["Trainer", "evaluate", "train"]
+__all__ = ["Interrupted", "Trainer", "evaluate", "train"]

@@ -123,4 +123,8 @@ def _assemble(name: str, shape: list[int], pieces: dict[str, Tensor]) -> Tensor:
     parts = []
     while (piece := pieces.get(f"{name}@{len(parts)}")) is not None:
         parts.append(piece)
-    return torch.cat(parts).view(shape)
+    flat = torch.cat(parts)
+    try:
+        return flat.view(shape)
+    except RuntimeError as error:  # not around all that is read: too little memory is one too, and damages nothing
+        raise ValueError(f"{name}: {error}") from None

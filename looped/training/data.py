@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
-from itertools import islice
 
 import numpy as np
 import torch
@@ -32,18 +31,32 @@ def indices_at(step: int, batch_size: int, num_examples: int | None, seed: int) 
 def trained_on(num_steps: int, config: RunConfig, count: int) -> tuple[np.ndarray, int]:
     """Numbers of up to `count` examples that the first steps of a run have seen, and their size, the largest so far.
 
-    They are the last ones, since what was seen early may be forgotten; of a fixed set that was seen through, the first
-    ones of the set, whatever its order.
+    They are the last ones, since what was seen early may be forgotten; of a fixed set that was seen through at this
+    size, the first ones of the set, whatever its order.
     """
     require(num_steps >= 1, "expected a run with a step behind it: this one was trained on nothing yet")
-    size = max(size_at(stage[0], config) for stage in stages(config, num_steps))
-    batch_size, num_examples = config.train.batch_size, config.train.num_examples
-    if num_examples is not None and num_steps * batch_size >= num_examples:
-        return np.arange(min(count, num_examples)), size
+    size_of = {stage: size_at(stage[0], config) for stage in stages(config, num_steps)}
+    size = max(size_of.values())
     # An example of another size is another example.
-    steps = (step for step in reversed(range(num_steps)) if size_at(step, config) == size)
-    last = list(islice(steps, -(-count // batch_size)))[::-1]
-    return np.concatenate([indices_at(step, batch_size, num_examples, config.seed) for step in last])[-count:], size
+    steps = [step for stage in size_of if size_of[stage] == size for step in stage][::-1]
+    batch_size, num_examples = config.train.batch_size, config.train.num_examples
+
+    def seen_at(step: int) -> np.ndarray:
+        return indices_at(step, batch_size, num_examples, config.seed)
+
+    if num_examples is not None:
+        # Not by their number: steps of other sizes leave holes, in each epoch at other examples.
+        unseen = np.ones(num_examples, dtype=bool)
+        for step in steps:
+            unseen[seen_at(step)] = False
+            if not unseen.any():
+                return np.arange(min(count, num_examples)), size
+    last: dict[int, None] = {}  # newest first, each once
+    for step in steps:
+        last |= dict.fromkeys(seen_at(step)[::-1].tolist())
+        if len(last) >= count:
+            break
+    return np.array(list(last)[:count][::-1]), size
 
 
 @lru_cache(maxsize=2)

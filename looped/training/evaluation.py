@@ -19,6 +19,7 @@ from looped.training.objective import position_losses
 # Every run is measured on the same held-out examples, whatever seed it was trained from.
 EVALUATION_SEED = 0
 NUM_RESAMPLES = 1000
+INTERVAL_DEVIATIONS = 1.959964  # half of a 95 % interval
 MAX_BATCH = 250
 MAX_SCORES = 2**28
 
@@ -183,9 +184,9 @@ def _bootstrap(statistic: Callable[[np.ndarray], float], size: int) -> tuple[flo
     return float(low), float(high)
 
 
-def wilson(right: int, total: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson(right: int, total: int) -> tuple[float, float]:
     """Wilson's score interval of a share."""
-    share = right / total
+    share, z = right / total, INTERVAL_DEVIATIONS
     centre = (share + z * z / (2 * total)) / (1 + z * z / total)
     half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
     # Rounding must not push an end past the share itself (at 0 and 1 they are equal).

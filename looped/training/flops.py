@@ -1,6 +1,7 @@
 """The work of a training, counted exactly: over the loops and sizes of its steps and over what gets a gradient."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 from looped.config import RunConfig
 from looped.models.counts import embed_flops, loop_flops, read_flops
@@ -12,19 +13,26 @@ ESTIMATED_FROM = 1000  # steps
 def training_flops(config: RunConfig, num_steps: int | None = None) -> int:
     """Of forward and backward passes over `num_steps` steps (default: all of them)."""
     num_steps = config.train.num_steps if num_steps is None else num_steps
-    kinds: Counter[tuple[int, int]] = Counter()
-    for steps in stages(config, num_steps):
-        kinds[loops_at(steps.start, config), size_at(steps.start, config)] += len(steps)
-    per_step = config.train.batch_size
-    return sum(count * per_step * example_flops(config, loops, size) for (loops, size), count in kinds.items())
+    return _flops(config, ((steps.start, len(steps)) for steps in stages(config, num_steps)))
 
 
 def estimated_flops(config: RunConfig) -> float:
-    """The same at once: a long random schedule is estimated from its first steps."""
+    """The same at once: a long random schedule is estimated from a few steps."""
     train = config.train
     if "random" not in (train.loop_schedule, train.size_schedule) or train.num_steps <= ESTIMATED_FROM:
         return training_flops(config)
-    return training_flops(config, ESTIMATED_FROM) * train.num_steps / ESTIMATED_FROM
+    # Spread over the run, since what is not random may grow.
+    spread = ((place * train.num_steps // ESTIMATED_FROM, 1) for place in range(ESTIMATED_FROM))
+    return _flops(config, spread) * train.num_steps / ESTIMATED_FROM
+
+
+def _flops(config: RunConfig, steps: Iterable[tuple[int, int]]) -> int:
+    """Of steps, each with how many there are like it."""
+    kinds: Counter[tuple[int, int]] = Counter()
+    for step, count in steps:
+        kinds[loops_at(step, config), size_at(step, config)] += count
+    per_step = config.train.batch_size
+    return sum(count * per_step * example_flops(config, loops, size) for (loops, size), count in kinds.items())
 
 
 def example_flops(config: RunConfig, num_loops: int, size: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from looped.config import RunConfig
+from looped.config import RunConfig, differences
 from looped.errors import InputError
 from looped.files import save_json
 from looped.models import build_model
@@ -36,6 +36,14 @@ from looped.version import __version__
 
 class Diverged(InputError):
     """Loss, gradient or validation went beyond numbers: with this config they would again."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """By a signal, after a checkpoint: a script does not go on to its next training. `result` says how far this is."""
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return self.args[0]
 
 
 class Trainer:
@@ -60,22 +68,34 @@ class Trainer:
         self.seconds = 0.0
         self._started = time.monotonic()
         if config.train.init_from is not None and not self.folder.has_checkpoint():
-            load_weights(self.model, self._starting_weights(config.train.init_from), config.train.init_from)
+            self._start_from(config.train.init_from)
         self.stepper = Stepper(self.model, config.train, self.device)
 
-    def _starting_weights(self, origin: str) -> dict[str, Tensor]:
-        """Those of a shipped model, or of a run, which may have been stopped before its end: that is said."""
-        if (shipped := meant(origin)) is not None:
-            return read_shipped(shipped)[1]
-        folder = RunFolder(origin)
-        step, weights = run_weights(folder)
-        num_steps = folder.read_config().train.num_steps
-        if step < num_steps and not self.quiet:
-            print(f"looped: {origin} is unfinished: its weights are of step {step} of {num_steps}", file=sys.stderr)
-        return weights
+    def _start_from(self, origin: str) -> None:
+        """Take the weights of a shipped model, or of a run; if that was stopped before its end, it is said."""
+        if (name := meant(origin)) is not None:
+            shipped, weights = read_shipped(name)
+            config = shipped.config
+        else:
+            folder = RunFolder(origin)
+            step, weights = run_weights(folder)
+            config = folder.read_config()
+            if step < config.train.num_steps and not self.quiet:
+                reached = f"its weights are of step {step} of {config.train.num_steps}"
+                print(f"looped: {origin} is unfinished: {reached}", file=sys.stderr)
+        try:
+            load_weights(self.model, weights, origin)
+        except InputError as error:
+            other = differences(config, self.config)
+            paths = [path for part in ("model.", "task.") for path in other if path.startswith(part)][:3]
+            each = (f"its {path} is {other[path][0]!r}, this one's is {other[path][1]!r}" for path in paths)
+            raise InputError("; ".join((str(error), *each))) from None
 
     def fit(self) -> dict[str, Any]:
-        """Train to the end, from the newest checkpoint where there is one; return the result."""
+        """Train to the end, from the newest checkpoint where there is one; return the result.
+
+        Without its end where `max_minutes` are over. Ctrl-C and SIGTERM raise `Interrupted`, after a checkpoint.
+        """
         self.folder.require_usable()
         begun = [] if self.folder.has_checkpoint() else [self._first_step()]
         with self.folder.locked():
@@ -83,10 +103,10 @@ class Trainer:
             result = self.folder.read_result()
             self.resume()
             # A result counts only with its weights: where the last checkpoint is damaged, the end is trained again.
-            if result is not None and self.step == self.config.train.num_steps:
-                return result
-            self.folder.check_data(self.config.task)
-            return self._fit(begun if self.step == 0 else [])  # another process may have trained meanwhile
+            if result is None or self.step < self.config.train.num_steps:
+                self.folder.check_data(self.config.task)
+                result = self._fit(begun if self.step == 0 else [])  # another process may have trained meanwhile
+            return self._told(result)
 
     def _first_step(self) -> tuple[int, Tensor]:
         """Made before there is a folder: what it or a validation would refuse, or finds no memory for, leaves none."""
@@ -143,12 +163,13 @@ class Trainer:
                 if saving or self.step % train.log_every == 0:
                     # The only place where the host waits for the device; nothing is saved that was not looked at.
                     loss, right, norm, passed_over = _means(torch.stack(outcomes).cpu())
-                    _require_finite(self.step, loss=loss, gradient=norm)
+                    along = {} if passed_over == 1 else {"gradient": norm}  # none, where no step was made
+                    _require_finite(self.step, loss=loss, **along)
                     answered = {"squared_error": -right} if values else {"right": right}
                     guarded = {} if train.spike_factor is None else {"passed_over": passed_over}
                     speed = (self.step - since) * train.batch_size / (time.monotonic() - last_time)
                     log.record(
-                        self.step, loss=loss, **answered, gradient=norm, **guarded, rate=rate_at(step, train),
+                        self.step, loss=loss, **answered, **along, **guarded, rate=rate_at(step, train),
                         samples_per_second=speed,
                     )  # fmt: skip
                     since, last_time, outcomes = self.step, time.monotonic(), []
@@ -160,10 +181,12 @@ class Trainer:
                 if saving:
                     self.save()
                 if stopping:
-                    return self._unfinished("time limit" if out_of_time else "signal")
+                    if stopped():
+                        raise Interrupted(self._told(self._unfinished("signal")))
+                    return self._unfinished("time limit")
             validation = self._validation(stopped)
             if not validation:
-                return self._unfinished("signal")
+                raise Interrupted(self._told(self._unfinished("signal")))
             log.record(self.step, **validation)
         result = {"finished": True, "step": self.step, **validation, **self._account()}
         save_json(self.folder.result_path, result)
@@ -191,6 +214,10 @@ class Trainer:
         validation = measured[self.config.task.metric]
         _require_finite(self.step, validation=validation)
         return {"validation": validation}
+
+    def _told(self, result: dict[str, Any]) -> dict[str, Any]:
+        """With the folder, which the stored result does without: it may be moved."""
+        return {"folder": str(self.folder.path), **result}
 
     def _unfinished(self, reason: str) -> dict[str, Any]:
         return {"finished": False, "stopped_by": reason, "step": self.step, **self._account()}
@@ -233,10 +260,9 @@ def hardware(device: torch.device) -> str:
 
 
 def train(config: RunConfig, folder: str | Path | None = None, *, quiet: bool = False) -> dict[str, Any]:
-    """Train a run, or take it up where it stopped; a finished one is not trained again. Returns its result."""
+    """Train a run, or take it up where it stopped; a finished one is not trained again. Returns as `Trainer.fit`."""
     folder = Path("runs") / config.folder_name if folder is None else Path(folder)
-    result = Trainer(config, folder, quiet=quiet).fit()
-    return {"folder": str(folder), **result}
+    return Trainer(config, folder, quiet=quiet).fit()
 
 
 def _means(outcomes: Tensor) -> list[float]:

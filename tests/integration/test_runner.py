@@ -163,6 +163,17 @@ def test_stopped_in_training_it_loses_what_came_after_the_last_checkpoint(how, t
         assert steps[-1] == num_steps
 
 
+def test_a_worker_that_is_stopped_from_outside_is_told_of(tmp_path):
+    runs = tmp_path / "runs"
+    process = start_runner(runs, 2000, workers=1)
+    wait_until(lambda: bool(list(runs.glob("*/checkpoints/step-*"))), "no checkpoint")
+    for worker_id in workers_of(process.pid):
+        os.kill(worker_id, signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert "was stopped from outside; the same command goes on" in said
+    assert finished(runs) == 0
+
+
 def test_killed_in_a_test_it_does_not_train_again(tmp_path):
     runs = tmp_path / "runs"
     process = start_runner(runs, 20, test_size=60_000, workers=1)

@@ -59,8 +59,18 @@ def test_stages_cover_all_steps_and_change_only_between(schedule):
             assert len({(loops_at(step, config), size_at(step, config)) for step in steps}) == 1
 
 
-def test_a_long_random_schedule_is_estimated_from_its_first_steps():
-    config = tiny(train={"num_steps": 20_000, "loop_schedule": "random", "loop_choices": (1, 2, 3)})
+@pytest.mark.parametrize(
+    "also",
+    [
+        {},
+        {"size_schedule": "growing", "size_choices": (0.25, 0.5, 1.0)},
+        {"size_schedule": "growing", "size_choices": (0.25, 1.0), "curriculum_steps": 19_000},
+        {"size_schedule": "random", "size_choices": (0.25, 1.0), "loop_schedule": "growing", "loop_choices": (1, 3)},
+    ],
+    ids=str,
+)
+def test_a_long_random_schedule_is_estimated_whatever_grows_beside_it(also):
+    config = tiny(train={"num_steps": 20_000, "loop_schedule": "random", "loop_choices": (1, 2, 3), **also})
     assert estimated_flops(config) == pytest.approx(training_flops(config), rel=0.03)
 
 

@@ -22,7 +22,7 @@ from looped.training import checkpoint, evaluation
 from looped.training.checkpoint import Checkpoint, load_checkpoint, load_newest, save_checkpoint
 from looped.training.folder import RunFolder
 from looped.training.log import Log, records
-from looped.training.trainer import Trainer, run_weights, train
+from looped.training.trainer import Interrupted, Trainer, run_weights, train
 from tests.training.conftest import tiny
 
 LONG = {
@@ -108,7 +108,7 @@ def test_a_signal_stops_cleanly_with_a_checkpoint(tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=30) == 1  # the script does not go on
     checkpoint = RunFolder(tmp_path / "run").newest_checkpoint()
     assert checkpoint is not None
     assert 0 < checkpoint.step < 100_000
@@ -134,7 +134,9 @@ def test_a_signal_ends_a_validation_at_its_next_batch(num_steps, reached, tmp_pa
     config = tiny(train={"num_steps": num_steps, "eval_every": 2, "eval_size": 600, "ema_decay": 0.9})
     with monkeypatch.context() as patched:
         batches = signalled(patched, signal.SIGTERM)
-        result = train(config, tmp_path / "run", quiet=True)
+        with pytest.raises(Interrupted) as stop:
+            train(config, tmp_path / "run", quiet=True)
+    result = stop.value.result
     assert len(batches) == 1  # of three
     assert (result["finished"], result["stopped_by"], result["step"]) == (False, "signal", reached)
     assert RunFolder(tmp_path / "run").newest_checkpoint().step == reached
@@ -192,12 +194,13 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path, monkeypatch):
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         signalled(monkeypatch, signal.SIGINT, signal.SIGTERM)
-        result = train(tiny(train={"eval_every": 2, "checkpoint_every": 100}), tmp_path / "run", quiet=True)
+        with pytest.raises(Interrupted) as stop:
+            train(tiny(train={"eval_every": 2, "checkpoint_every": 100}), tmp_path / "run", quiet=True)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-    assert result["stopped_by"] == "signal"
-    assert RunFolder(tmp_path / "run").newest_checkpoint().step == result["step"]
+    assert stop.value.result["stopped_by"] == "signal"
+    assert RunFolder(tmp_path / "run").newest_checkpoint().step == stop.value.result["step"]
 
 
 def test_a_size_that_the_task_refuses_is_found_before_there_is_a_folder(tmp_path):
@@ -377,6 +380,22 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
     (tmp_path / "step-000000001" / "state.json").write_text("{")
     with pytest.raises(InputError, match="no checkpoint"):
         load_newest(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("half", [3, 8]), ("half", [-1, -1]), ("large", []), ("empty", [1, 5])])
+def test_a_checkpoint_whose_shapes_are_damaged_is_passed_over(name, shape, tmp_path, capsys):
+    for step in (1, 2):
+        save_checkpoint(tmp_path, random_checkpoint(step))
+    damaged = tmp_path / "step-000000002" / "state.json"
+    state = json.loads(damaged.read_text())
+    state["shapes"][name] = shape
+    damaged.write_text(json.dumps(state))
+    back = load_newest(tmp_path)
+    assert back is not None
+    assert back.step == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"looped: {damaged.parent} is not a checkpoint: ")
+    assert line.endswith("; step 1 is used instead")
 
 
 def test_a_checkpoint_that_the_disk_did_not_take_leaves_nothing(tmp_path, monkeypatch):

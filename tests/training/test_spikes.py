@@ -1,6 +1,7 @@
 """Steps along gradients that are far longer than usual are passed over, and nothing else is changed by that."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -90,11 +91,20 @@ def test_a_guarded_run_resumes_bitwise_and_tells_what_it_passed_over(tmp_path, p
     assert {line["passed_over"] for line in lines if "loss" in line} == {0.0, 1.0}
 
 
-@pytest.mark.parametrize(("guarded", "ends_well"), [(True, True), (False, False)])
+@pytest.mark.parametrize(
+    ("every", "passed_over"),
+    [
+        ({"log_every": 4}, {4: 0.0, 8: 0.25, 12: 0.0}),
+        ({"log_every": 1}, {step: float(step == 7) for step in range(1, 13)}),
+        ({"log_every": 6, "checkpoint_every": 7}, {6: 0.0, 7: 1.0, 12: 0.0}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("guarded", [True, False])
 def test_a_gradient_beyond_numbers_ends_a_training_only_where_a_step_was_made_along_it(
-    guarded, ends_well, tmp_path, monkeypatch
+    guarded, every, passed_over, tmp_path, monkeypatch
 ):
-    config = tiny(train={"spike_factor": 3.0 if guarded else None, "num_steps": 12, "log_every": 4})
+    config = tiny(train={"spike_factor": 3.0 if guarded else None, "num_steps": 12, **every})
     trainer = Trainer(config, tmp_path / "run", quiet=True)
     plain, calls = trainer.stepper.gradients, []
 
@@ -106,10 +116,13 @@ def test_a_gradient_beyond_numbers_ends_a_training_only_where_a_step_was_made_al
         return seen
 
     monkeypatch.setattr(trainer.stepper, "gradients", spiked)
-    if not ends_well:
+    if not guarded:
         with pytest.raises(Diverged, match="expected a finite"):
             trainer.fit()
         return
     assert trainer.fit()["finished"]
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
-    assert [line["passed_over"] for line in lines if "loss" in line] == [0.0, 0.25, 0.0]
+    lines = [line for line in lines if "loss" in line]
+    assert {line["step"]: line["passed_over"] for line in lines} == passed_over
+    # Where no step was made there is no gradient to tell; elsewhere it is a number.
+    assert all(math.isfinite(line["gradient"]) if line["passed_over"] < 1 else "gradient" not in line for line in lines)

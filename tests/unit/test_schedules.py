@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from looped.config import ModelConfig, RunConfig, TrainConfig
@@ -129,6 +129,22 @@ def test_the_stream_never_repeats():
     assert list(seen) == list(range(35))
 
 
+def given_by_the_loader(num_steps: int, config: RunConfig) -> list[tuple[int, int]]:
+    """(size, number) of every example that the first steps ask the task for."""
+    asked = []
+
+    def noting(_task, _seed, _split, indices, size):
+        asked.extend((size, index) for index in indices.tolist())
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(EditDistance, "sample", noting)
+        for step in range(num_steps):
+            batch_at(step, config)
+    return asked
+
+
+@example(200, 40, 5, 0, 200, "growing")  # enough examples for the set, half of them of the smaller size
+@example(100, 33, 8, 0, 100, "growing")  # enough of the larger size, from parts of two epochs
 @given(
     num_examples=st.none() | st.integers(1, 400),
     num_steps=st.integers(1, 80),
@@ -141,18 +157,15 @@ def test_what_a_run_was_trained_on_was_in_its_batches(num_examples, num_steps, b
     choices = () if schedule == "fixed" else (0.5, 1.0)
     train = {"num_examples": num_examples, "batch_size": batch_size, "size_schedule": schedule, "size_choices": choices}
     config = replace(run_config(**train), seed=seed)
-    seen = [
-        (size_at(step, config), index)
-        for step in range(num_steps)
-        for index in indices_at(step, batch_size, num_examples, seed).tolist()
-    ]
-    largest = max(seen)[0]
+    seen = given_by_the_loader(num_steps, config)
     indices, size = trained_on(num_steps, config, count)
-    assert size == largest
-    if num_examples is not None and len(seen) >= num_examples:
-        assert indices.tolist() == list(range(min(count, num_examples)))
-    else:
-        assert indices.tolist() == [index for size, index in seen if size == largest][-count:]
+    found = [(size, index) for index in indices.tolist()]
+    newest_first = list(dict.fromkeys(each for each in reversed(seen) if each[0] == max(seen)[0]))
+    assert set(found) <= set(newest_first)
+    assert len(set(found)) == len(found) == min(count, len(newest_first))
+    # The last ones; of a whole set the first of the set.
+    whole = len(newest_first) == num_examples
+    assert found == (sorted(newest_first)[:count] if whole else newest_first[:count][::-1])
 
 
 def test_before_its_first_step_a_run_was_trained_on_nothing():
