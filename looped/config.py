@@ -17,6 +17,8 @@ from looped.tasks import Task, task_class
 from looped.tasks.base import MAX_INDEX
 
 MAX_CHOICES = 8
+# Conditionings that learn a row for each loop on its own, where the others make it from the loop's time or have none.
+FREE_TABLES = ("table", "eta")
 MAX_THREADS = 1024  # more than a machine has cores; many more it would refuse, and not in our words
 
 
@@ -62,7 +64,7 @@ class ModelConfig:
     modulation_start: Literal["exact", "random"] = "exact"
     """of what is made from t: 1 for scales and 0 for gates, exactly; or the last matrix drawn like any other"""
     beyond: Literal["extend", "clamp", "rescale"] = "extend"
-    """time of loop t when more loops are run than trained: t, the last trained t, or t shrunk into the trained range"""
+    """time of loop t when more loops are run than trained: t, the last trained t, or t times trained / run"""
     positions: Literal["none", "learned", "sinusoidal", "rotary", "coordinates"] = "learned"
     """position signal: added to the embedding, or rotary in the attention, or embeddings of the task's coordinates"""
     activation: Literal["gelu", "relu", "silu"] = "gelu"
@@ -113,6 +115,19 @@ class ModelConfig:
     def resolved_ff_dim(self) -> int:
         return 4 * self.dim if self.ff_dim is None else self.ff_dim
 
+    def is_causal(self, task: bool) -> bool:
+        """Whether the attention looks back alone, where the task says so or not."""
+        return task if self.attention == "task" else self.attention == "causal"
+
+    @property
+    def has_free_table(self) -> bool:
+        """Whether what a loop is scaled by is learned for each loop on its own, and not made from its time."""
+        return self.resolved_conditioning in FREE_TABLES
+
+    def has_time_for(self, num_loops: int) -> bool:
+        """Whether so many loops can be run: a free table has rows for the trained ones alone."""
+        return num_loops <= self.num_loops or not self.has_free_table or self.beyond != "extend"
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -151,7 +166,7 @@ class TrainConfig:
     decay_share: float = 0.2
     """share of the steps in which the stable schedule decays"""
     final_rate: float = 0.0
-    """rate at the last step, as a share of the peak"""
+    """rate that the steps end towards, as a share of the peak: one more would have it"""
     clip_norm: float | None = 1.0
     """largest norm of the gradient (None: any)"""
     spike_factor: float | None = None
@@ -343,7 +358,7 @@ def _different(config: Any) -> dict[str, Any]:
         if is_dataclass(value):
             result[each.name] = _different(value)
         elif each.default is MISSING or value != each.default:
-            # 1 and 1.0 are the same number, and must give the same key.
+            # Names of folders were made so before 1 and 1.0 were one number from the start.
             whole = isinstance(value, float) and value.is_integer()
             result[each.name] = int(value) if whole else value
     return result

@@ -33,27 +33,37 @@ def unknown(what: str, came: object, known: Iterable[str]) -> InputError:
 
 
 def check_fields(config: Any) -> None:
-    """Dataclasses do not check their fields: a typo in Python must fail as it does on the command line."""
+    """Dataclasses do not check their fields: a typo in Python must fail as it does on the command line.
+
+    A whole number where any number fits is made a float: 1 and 1.0 are one config, also where it is written down.
+    """
     for name, annotation in get_type_hints(type(config)).items():
         if get_origin(annotation) is not ClassVar:
-            _check(name, annotation, getattr(config, name))
+            object.__setattr__(config, name, _checked(name, annotation, getattr(config, name)))
 
 
-def _check(name: str, annotation: Any, value: Any) -> None:
+def _checked(name: str, annotation: Any, value: Any) -> Any:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Literal and value not in inner:
         raise unknown(f"value of {name}:", value, map(str, inner))
     if origin in (Union, UnionType) and value is not None:
-        _check(name, inner[0], value)
+        return _checked(name, inner[0], value)
     if origin is tuple:
         if not isinstance(value, tuple):
             raise InputError(f"{name} must be a tuple, got {value!r}")
-        for each in value:
-            _check(name, inner[0], each)
+        return tuple(_checked(name, inner[0], each) for each in value)
     if annotation in _KINDS:
         kinds, words = _KINDS[annotation]
         fits = isinstance(value, kinds) and isinstance(value, bool) == (annotation is bool) and value == value
         require(fits, f"{name} must be {words}, got {value!r}")
+    return _as_float(name, value) if annotation is float else value
+
+
+def _as_float(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise InputError(f"{name} must be finite, got a number beyond floats") from None
 
 
 _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {

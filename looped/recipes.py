@@ -22,6 +22,7 @@ DEPTHS: dict[str, tuple[int, int]] = {
     "decision-tree": (12, 12),
     "language": (6, 24),  # the paper's table says 12 layers; its appendix, its code and its parameter counts say 6
 }
+_NEW_DEPTH = 12, 12  # of a task that is not the paper's
 LAPTOP_DEPTH = 4, 8
 # The paper's language models were chosen for their number of parameters.
 _STANDARD_LANGUAGE_MODEL = {"model": {"dim": 512, "num_heads": 8}}
@@ -175,18 +176,19 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
 
 def depth_of(name: str, task: str) -> tuple[int, int]:
     """By a recipe: layers of a standard model, and loops of one that loops."""
-    return LAPTOP_DEPTH if name == "laptop" else DEPTHS[task]
+    return LAPTOP_DEPTH if name == "laptop" else DEPTHS.get(task, _NEW_DEPTH)
 
 
 def recipe(name: str, task: str, block: str = "looped") -> RunConfig:
     """The config that a recipe gives for a task and a block (`ModelConfig.block`)."""
     if name not in RECIPES:
         raise unknown("recipe", name, RECIPES)
+    start = task_class(task)()
     parts = [RECIPES[name].get(which, {}) for which in (_ALL, task, f"{task}/{block}")]
     num_layers, num_loops = depth_of(name, task)
     depth = {"num_layers": num_layers} if block == "standard" else {"num_loops": num_loops}
     of_block: dict[str, Any] = {"block": block, **depth}
-    config = RunConfig(task_class(task)(), ModelConfig(**of_block))
+    config = RunConfig(start, ModelConfig(**of_block))
     for part in parts:
         config = replace(
             config,

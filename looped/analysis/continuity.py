@@ -11,7 +11,7 @@ from looped.analysis.coefficient import Ratios, measure_ratios, row_lengths
 from looped.analysis.moduli import Found, ModulusName, measure_moduli
 from looped.analysis.network import Network, Output, Precision, exact_products, precise_twin
 from looped.analysis.samples import Samples
-from looped.errors import require, unknown
+from looped.errors import require, require_counts, unknown
 from looped.models import LoopModel
 from looped.tasks.base import MAX_SEED
 
@@ -53,7 +53,9 @@ def measure_continuity(
     """
     precision = precision or ("float64" if model.config.precision == "float64" else "float32")
     _check_names(precision=[precision], output=[output], modulus=moduli)
-    _check_counts(directions=directions, positions=positions, iterations=iterations, batch_size=batch_size)
+    require_counts(directions=directions, positions=positions, iterations=iterations)
+    if batch_size is not None:
+        require_counts(batch_size=batch_size)
     require(0 <= seed <= MAX_SEED, f"seed must be in 0..{MAX_SEED}, got {seed}")
     _check_changes(precision, epsilon, deltas)
     examples = _as_examples(inputs, model.spec.kind)
@@ -106,11 +108,6 @@ def _check_names(**given: Sequence[str]) -> None:
         for name in names:
             if name not in known[what]:
                 raise unknown(what, name, known[what])
-
-
-def _check_counts(**given: int | None) -> None:
-    for name, value in given.items():
-        require(value is None or value >= 1, f"{name} must be at least 1, got {value}")
 
 
 def _check_changes(precision: Precision, epsilon: float, deltas: Sequence[float]) -> None:

@@ -58,7 +58,7 @@ def look_inside(model: LoopModel, inputs: Tensor | np.ndarray, *, num_loops: int
 @torch.no_grad()
 def modulation(model: LoopModel, num_loops: int | None = None) -> dict[str, Tensor]:
     """Tables (loop, layer, dim) by the paper's names; what a model leaves alone (1, or no shift) has none."""
-    num_loops = num_loops or model.config.num_loops
+    num_loops = model.stack.checked_loops(num_loops)
     tables = model.stack.modulation(num_loops, next(model.parameters()).device)
     found = {name: getattr(tables[sublayer], kind) for name, (kind, sublayer) in MODULATIONS.items()}
     return {name: table.cpu() for name, table in found.items() if table is not None}

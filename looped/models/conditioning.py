@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
+from looped.config import FREE_TABLES
 from looped.kernels import Modulation
 from looped.models.init import EMBEDDING_STD, linear_weight
 
@@ -154,6 +155,6 @@ def build_conditioner(
     start = start_values(conditioning, dim)
     if conditioning == "static":
         return StaticVectors(start, num_layers)
-    if conditioning in ("table", "eta"):
+    if conditioning in FREE_TABLES:
         return FreeTable(start, num_layers, num_loops)
     return TimestepEncoding(start, dim, num_layers, generator, kind)

@@ -17,9 +17,8 @@ def forward_flops(config: ModelConfig, spec: Spec, num_loops: int, seq_len: int,
 def loop_flops(config: ModelConfig, spec: Spec, seq_len: int) -> int:
     """Of one loop. A causal model leaves out half of the scores."""
     dim = config.dim
-    causal = spec.causal if config.attention == "task" else config.attention == "causal"
     matrices = 2 * (4 * dim * dim + 2 * dim * config.resolved_ff_dim)
-    scores = 4 * seq_len * dim // (2 if causal else 1)
+    scores = 4 * seq_len * dim // (2 if config.is_causal(spec.causal) else 1)
     inject = 4 * dim * dim if config.injection == "concat" else 0
     return seq_len * (config.num_layers * (matrices + scores) + inject)
 

@@ -9,16 +9,13 @@ from jaxtyping import Float, Shaped
 from torch import Generator, Tensor, nn
 
 from looped.config import ModelConfig
-from looped.errors import require, require_counts
+from looped.errors import require
 from looped.kernels import rms_normalise
 from looped.models.conditioning import sinusoid
 from looped.models.counts import forward_flops
 from looped.models.init import EMBEDDING_STD, embedding_weight, linear_weight
 from looped.models.stack import LoopStack
 from looped.tasks import Spec
-
-MOST_LOOPS = 100_000
-"""more is a slip of the finger, and would be noticed late"""
 
 
 class LoopModel(nn.Module):
@@ -75,8 +72,7 @@ class LoopModel(nn.Module):
         num_loops: int | None = None,
         backprop_loops: int | None = None,
     ) -> Iterator[Float[Tensor, "batch seq dim"]]:
-        """Yield the state after every loop."""
-        num_loops = self._checked_loops(num_loops)
+        """The state after every loop."""
         return self.stack.iterate(self.embed(inputs), num_loops, backprop_loops)
 
     def states_at(
@@ -87,7 +83,6 @@ class LoopModel(nn.Module):
         backprop_loops: int | None = None,
     ) -> Iterator[tuple[int, Float[Tensor, "batch seq dim"]]]:
         """(t, the state after loop t) for the loops `read`, from 0 and in order, by the engine that is set."""
-        num_loops = self._checked_loops(num_loops)
         return self.stack.states_at(self.embed(inputs), num_loops, read, backprop_loops)
 
     def read_out(self, state: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq out"]:
@@ -113,7 +108,7 @@ class LoopModel(nn.Module):
         read: Sequence[int] | None = None,
     ) -> Float[Tensor, "*read batch seq out"]:
         """The answer after `num_loops` loops; with `read`, the answers after each of those loops, stacked in front."""
-        num_loops = self._checked_loops(num_loops)
+        num_loops = self.stack.checked_loops(num_loops)
         wanted = {num_loops} if read is None else set(read)
         require(
             bool(wanted) and all(loop in range(1, num_loops + 1) for loop in wanted),
@@ -128,7 +123,7 @@ class LoopModel(nn.Module):
 
     def flops(self, num_loops: int | None = None, seq_len: int | None = None, num_reads: int = 1) -> int:
         """Of one forward pass over one sequence, read out `num_reads` times."""
-        num_loops = self._checked_loops(num_loops)
+        num_loops = self.stack.checked_loops(num_loops)
         seq_len = self.spec.seq_len if seq_len is None else seq_len
         return forward_flops(self.config, self.spec, num_loops, seq_len, num_reads)
 
@@ -146,16 +141,6 @@ class LoopModel(nn.Module):
         if inputs.device.type == "cpu":  # elsewhere a look at the values would wait for the device
             low, high = int(inputs.min()), int(inputs.max())
             require(low >= 0 and high < size, f"expected token ids in 0..{size - 1}, got {low if low < 0 else high}")
-
-    def _checked_loops(self, num_loops: int | None) -> int:
-        num_loops = self.config.num_loops if num_loops is None else num_loops
-        require_counts(num_loops=num_loops)
-        require(num_loops <= MOST_LOOPS, f"num_loops must be at most {MOST_LOOPS:,}, got {num_loops}")
-        require(
-            self.config.block != "standard" or num_loops == 1,
-            f"a standard model applies its layers once: expected num_loops 1, got {num_loops}",
-        )
-        return num_loops
 
 
 def _shares_ends(config: ModelConfig, spec: Spec) -> bool:

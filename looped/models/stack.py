@@ -21,12 +21,14 @@ from looped.models.conditioning import (
     FEED_FORWARD,
     PARTS,
     AdditiveSignal,
-    FreeTable,
     build_conditioner,
     loop_times,
     modulation_tables,
 )
 from looped.models.init import linear_weight
+
+MOST_LOOPS = 100_000
+"""more is a slip of the finger, and would be noticed late"""
 
 AllLoops = Callable[[Tensor, int, Sequence[int], int], Sequence[Tensor]]
 """(embeddings, number of loops, loops to read, first loop with a gradient) to the states after the loops to read"""
@@ -86,7 +88,7 @@ class LoopStack(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(int(torch.randint(2**62, ()))) if generator is None else generator
         self.config = config
-        self.causal = causal if config.attention == "task" else config.attention == "causal"
+        self.causal = config.is_causal(causal)
         conditioning = config.resolved_conditioning
         self.layers = nn.ModuleList(Layer(config, generator) for _ in range(config.num_layers))
         self.conditioner = build_conditioner(
@@ -120,9 +122,7 @@ class LoopStack(nn.Module):
         self, embeddings: Float[Tensor, "batch seq dim"], num_loops: int | None = None
     ) -> Float[Tensor, "batch seq dim"]:
         """The state after the last loop; `iterate` has those after all."""
-        dim, shape = self.config.dim, tuple(embeddings.shape)
-        require(len(shape) == 3 and shape[2] == dim, f"expected embeddings (batch, seq, {dim}), got {shape}")
-        num_loops = self.config.num_loops if num_loops is None else num_loops
+        num_loops = self.checked_loops(num_loops)
         ((_, state),) = self.states_at(embeddings, num_loops, [num_loops - 1])
         return state
 
@@ -132,8 +132,11 @@ class LoopStack(nn.Module):
         num_loops: int | None = None,
         backprop_loops: int | None = None,
     ) -> Iterator[Float[Tensor, "batch seq dim"]]:
-        """Yield the state after every loop. With `backprop_loops`, only that many last loops get a gradient."""
-        num_loops = self.config.num_loops if num_loops is None else num_loops
+        """The state after every loop. With `backprop_loops`, only that many last loops get a gradient."""
+        self._check(embeddings)
+        return self._iterate(embeddings, self.checked_loops(num_loops), backprop_loops)
+
+    def _iterate(self, embeddings: Tensor, num_loops: int, backprop_loops: int | None) -> Iterator[Tensor]:
         first_with_grad = _first_with_grad(num_loops, backprop_loops)
         prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device)
         state = self.start(embeddings)
@@ -153,15 +156,31 @@ class LoopStack(nn.Module):
     ) -> Iterator[tuple[int, Float[Tensor, "batch seq dim"]]]:
         """(t, the state after loop t) for the loops `read`, from 0 and in order: what `iterate` yields there, by
         whatever engine is set."""
-        first_with_grad = _first_with_grad(num_loops, backprop_loops)
+        self._check(embeddings)
+        num_loops, first_with_grad = self.checked_loops(num_loops), _first_with_grad(num_loops, backprop_loops)
         if self.all_loops is not None:
             yield from zip(read, self.all_loops(embeddings, num_loops, read, first_with_grad), strict=True)
         elif self.remat and torch.is_grad_enabled():
             yield from self._rematerialised(embeddings, num_loops, read, first_with_grad)
         else:
-            for t, state in enumerate(self.iterate(embeddings, num_loops, backprop_loops)):
+            for t, state in enumerate(self._iterate(embeddings, num_loops, backprop_loops)):
                 if t in read:
                     yield t, state
+
+    def checked_loops(self, num_loops: int | None) -> int:
+        """So many, or as many as in training; `InputError` where they cannot be run."""
+        num_loops = self.config.num_loops if num_loops is None else num_loops
+        require_counts(num_loops=num_loops)
+        require(num_loops <= MOST_LOOPS, f"num_loops must be at most {MOST_LOOPS:,}, got {num_loops}")
+        require(
+            self.config.block != "standard" or num_loops == 1,
+            f"a standard model applies its layers once: expected num_loops 1, got {num_loops}",
+        )
+        return num_loops
+
+    def _check(self, embeddings: Tensor) -> None:
+        dim, shape = self.config.dim, tuple(embeddings.shape)
+        require(len(shape) == 3 and shape[2] == dim, f"expected embeddings (batch, seq, {dim}), got {shape}")
 
     def _rematerialised(
         self, embeddings: Tensor, num_loops: int, read: Sequence[int], first_with_grad: int
@@ -225,9 +244,7 @@ class LoopStack(nn.Module):
     def modulation(self, num_loops: int, device: torch.device) -> tuple[Modulation, Modulation]:
         """Tables (loop, layer, dim) of what attention and the feed-forward layer are scaled by."""
         require(
-            not isinstance(self.conditioner, FreeTable)
-            or num_loops <= self.config.num_loops
-            or self.config.beyond != "extend",
+            self.config.has_time_for(num_loops),
             f"a free table of {self.config.num_loops} loops has no row for {num_loops}: "
             "expected beyond 'clamp' or 'rescale', got 'extend'",
         )
@@ -285,7 +302,6 @@ class LoopStack(nn.Module):
 
 
 def _first_with_grad(num_loops: int, backprop_loops: int | None) -> int:
-    require_counts(num_loops=num_loops)
     if backprop_loops is not None:
         require_counts(backprop_loops=backprop_loops)
     return 0 if backprop_loops is None else max(0, num_loops - backprop_loops)

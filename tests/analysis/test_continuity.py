@@ -355,6 +355,7 @@ MISTAKES = {
     "deltas": ({"deltas": (0.1, 0.01)}, r"deltas must increase, got \(0.1, 0.01\)"),
     "infinite delta": ({"deltas": (math.inf,)}, "deltas must be at least .* got inf"),
     "directions": ({"directions": 0}, "directions must be at least 1, got 0"),
+    "half a direction": ({"directions": 1.5}, "directions must be a whole number, got 1.5"),
     "positions": ({"positions": 0}, "positions must be at least 1, got 0"),
     "iterations": ({"iterations": 0}, "iterations must be at least 1, got 0"),
     "batch_size": ({"batch_size": 0}, "batch_size must be at least 1, got 0"),

@@ -6,6 +6,7 @@ import torch
 
 from looped.analysis import look_inside, modulation
 from looped.config import ModelConfig
+from looped.errors import InputError
 from looped.models import build_model
 from looped.tasks import EditDistance
 
@@ -70,6 +71,12 @@ def test_the_modulation_is_that_of_the_papers_formula():
 def test_what_a_model_leaves_alone_has_no_table(knobs, names):
     assert list(modulation(model_of(**knobs))) == names
     assert list(look_inside(model_of(**knobs), INPUTS, num_loops=2)["rows"][0]["modulation"]) == names
+
+
+@pytest.mark.parametrize(("num_loops", "message"), [(0, "at least 1, got 0"), (-1, "got -1"), (1.5, "got 1.5")])
+def test_loops_that_there_are_not_have_no_modulation(num_loops, message):
+    with pytest.raises(InputError, match=message):
+        modulation(model_of(), num_loops)
 
 
 @pytest.mark.parametrize(

@@ -359,8 +359,13 @@ def test_a_stack_in_other_work_is_a_module_like_any():
     assert torch.equal(stacks[2](embeddings), last)
     assert not torch.equal(stacks[1](embeddings), last)
     assert torch.equal(stacks[0](embeddings, 1), next(stacks[0].iterate(embeddings)))
-    with pytest.raises(InputError, match=rf"expected embeddings \(batch, seq, {config.dim}\), got \(2, 4, 3\)"):
-        stacks[0](embeddings[..., :3])
+    for call in (stacks[0], stacks[0].iterate):
+        with pytest.raises(InputError, match=rf"expected embeddings \(batch, seq, {config.dim}\), got \(2, 4, 3\)"):
+            call(embeddings[..., :3])
+    standard = LoopStack(small(block="standard", num_loops=1))
+    for call in (standard, standard.iterate):
+        with pytest.raises(InputError, match="a standard model applies its layers once: expected num_loops 1, got 5"):
+            call(embeddings, 5)
 
 
 def test_ends_are_shared_as_the_task_says_or_as_the_model_does():

@@ -118,10 +118,31 @@ def test_defining_fields_change_the_key(change):
     assert other.identity() != config.identity()
 
 
-def test_equal_configs_have_equal_keys():
-    one, same = (RunConfig(TASK, train=TrainConfig(learning_rate=rate)) for rate in (1, 1.0))
+@pytest.mark.parametrize(
+    "knobs", [{"learning_rate": 1}, {"clip_norm": 2}, {"size_choices": (1,), "size_schedule": "random"}]
+)
+def test_equal_configs_have_equal_keys(knobs):
+    as_floats = {1: 1.0, 2: 2.0, (1,): (1.0,)}
+    in_floats = {name: as_floats.get(value, value) for name, value in knobs.items()}
+    one, same = (RunConfig(TASK, train=TrainConfig(**each)) for each in (knobs, in_floats))
     assert one == same
     assert one.key == same.key
+    assert json.dumps(one.identity()) == json.dumps(same.identity())
+
+
+def test_a_whole_number_that_no_float_holds_is_refused():
+    with pytest.raises(InputError, match="learning_rate must be finite"):
+        TrainConfig(learning_rate=10**400)
+
+
+@pytest.mark.parametrize("name", ["paper", "fast", "laptop"])
+def test_recipes_know_tasks_by_name_alone(name, monkeypatch):
+    with pytest.raises(InputError, match="unknown task 'edit-distanc'; did you mean 'edit-distance'"):
+        recipe(name, "edit-distanc")
+    # A task that is added needs no recipe of its own to be trained.
+    monkeypatch.setitem(TASKS, "new", EditDistance)
+    assert recipe(name, "new", "standard").model.num_layers > 1
+    assert recipe(name, "new").model.num_loops > 1
 
 
 def test_a_default_written_out_is_the_same_run():
