@@ -5,6 +5,7 @@ compiled and the fused engine, from the first of these seeds, are to stay in it.
     python benchmarks/engines.py --draw FILE SVG   draw an earlier run
 """
 
+import argparse
 import json
 import sys
 import tempfile
@@ -85,11 +86,15 @@ def draw(measured: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    if arguments[:1] == ["--draw"]:
-        save_text(Path(arguments[2]), draw(json.loads(Path(arguments[1]).read_text())))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    parser.add_argument("--draw", type=Path, nargs=2, metavar=("FILE", "SVG"), help="draw an earlier run instead")
+    options = parser.parse_args()
+    if options.draw:
+        source, target = options.draw
+        save_text(target, draw(json.loads(source.read_text())))
     else:
         result = measure()
-        if arguments[:1] == ["--out"]:
-            save_json(Path(arguments[1]), result)
+        if options.out:
+            save_json(options.out, result)
         print(json.dumps(result))

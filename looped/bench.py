@@ -169,7 +169,7 @@ def _train_row(
 
     prepared = _seconds_to_prepare(step, device)
     seconds = _seconds(step, device)
-    work = 3 * batch * model.flops(seq_len=spec.seq_len)
+    work = 3 * batch * model.flops()
     return {
         "engine": stepper.engine,
         **_speed(batch, seconds, work, device),
@@ -184,7 +184,7 @@ def _speed(batch: int, seconds: float, work: int, device: torch.device) -> dict[
     return {
         "ms": round(1000 * seconds, 3),
         "sequences_per_second": round(batch / seconds, 1),
-        "tflops": round(tflops, 2),
+        "tflops": float(f"{tflops:.4g}"),
         "share_of_matrix_rate": round(tflops / matrix_rate(device), 4),
     }
 

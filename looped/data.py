@@ -90,9 +90,11 @@ def check(path: str | Path, progress: Progress | None = None) -> dict[str, Any]:
 
 
 def stats(task: Task, size: int = 1000, seed: int = 0, split: Split = "train") -> dict[str, Any]:
-    """What the first `size` examples of a split are like: classes, the best constant answer, what the task counts."""
+    """What the first `size` examples of a split, or all, are like: classes, the best constant answer, and the like."""
     numbers_each = task.spec.seq_len * (task.spec.input_size if task.spec.kind == "vectors" else 1)
     _require_size(size, max(1, min(MAX_EXAMPLES, MAX_NUMBERS // numbers_each)))
+    if split != "train":
+        size = task.distinct_among(split, size)  # as a test counts them
     batch = task.sample(seed, split, range(size))
     examples = task.examples(seed, split, range(size))
     result: dict[str, Any] = {

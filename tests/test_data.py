@@ -2,11 +2,12 @@ import hashlib
 import json
 import resource
 
+import numpy as np
 import pytest
 
 from looped import data
 from looped.errors import InputError
-from looped.tasks import Countdown, DecisionTree, EditDistance
+from looped.tasks import Countdown, DecisionTree, EditDistance, Language
 
 TASK = Countdown(count=3, max_input=20, max_target=40)
 
@@ -163,6 +164,19 @@ def test_places_that_cannot_be_written(tmp_path):
         data.build(TASK, tmp_path, 10)
     with pytest.raises(InputError, match="at least 1, got 0"):
         data.build(TASK, tmp_path / "set.jsonl", 0)
+
+
+def test_stats_of_what_is_held_out_count_no_example_twice(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "text.txt"
+    path.write_text(" ".join(f"loop {number}" for number in range(900)))
+    task = Language(text=str(path), seq_len=8)
+    found = data.stats(task, size=1000, split="test")["examples"]
+    windows = task.sample(0, "test", range(found + 1)).inputs
+    assert 1 < found < 1000
+    assert len(np.unique(windows[:found], axis=0)) == found
+    assert (windows[found] == windows[0]).all()
+    assert data.stats(task, size=1000, split="train")["examples"] == 1000
 
 
 def test_stats_count_what_the_examples_say():

@@ -70,7 +70,7 @@ _COLUMNS = (
     Column("ms", "ms", 11, ",.3f"),
     Column("times_eager", "x eager", 8, ".2f"),
     Column("sequences_per_second", "sequences/s", 12, ",.1f"),
-    Column("tflops", "TFLOP/s", 8, ".2f"),
+    Column("tflops", "TFLOP/s", 8, ".3g"),
     Column("share_of_matrix_rate", "of peak", 8, ".1%"),
     Column("peak_gib", "GiB", 7, ".2f"),
     Column("seconds_to_first_step", "start s", 8, ".1f"),

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +12,7 @@ import tyro
 from looped.cli.parsing import JSON_HELP, json_text, leading_name, parse, show
 
 _VERBS = ("sample", "build", "check", "stats")
+_STANDARD_OUTPUT = Path("/dev/stdout")
 _SIZES = {"sample": 5, "build": 1000, "stats": 1000}
 
 
@@ -40,7 +42,10 @@ def data(arguments: list[str]) -> None:
         ("json", Annotated[bool, tyro.conf.arg(help=JSON_HELP)], field(default=False)),
     ]
     if verb == "build":
-        fields.insert(0, ("out", Annotated[Path, tyro.conf.arg(help="file to write, one JSON object a line")]))
+        fields.insert(
+            0,
+            ("out", Annotated[Path, tyro.conf.arg(help="file to write, one JSON object a line (-: standard output)")]),
+        )
     command: Any = parse(make_dataclass("DataCommand", fields, frozen=True), rest, f"looped data {verb} {name}")
 
     from looped import data as sets
@@ -52,10 +57,13 @@ def data(arguments: list[str]) -> None:
         counted = sets.stats(command.task, command.size, command.seed, command.split)
         show(counted, _readable(counted), as_json=command.json)
     else:
+        out = _STANDARD_OUTPUT if command.out == Path("-") else command.out
         with _Progress() as progress:
-            made = sets.build(command.task, command.out, command.size, command.seed, command.split, progress)
+            made = sets.build(command.task, out, command.size, command.seed, command.split, progress)
         text = f"{made['path']}: {made['size']} examples, sha256 {made['sha256']}"
-        show(made, text, as_json=command.json)
+        # What is said of a file does not go into it.
+        with redirect_stdout(sys.stderr) if out == _STANDARD_OUTPUT else nullcontext():
+            show(made, text, as_json=command.json)
 
 
 def _show_in_parts(parts: Iterator[list[dict[str, Any]]], as_json: bool) -> None:

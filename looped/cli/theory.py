@@ -2,6 +2,8 @@
 
 import math
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,6 +22,20 @@ def theory(arguments: list[str]) -> None:
     {"verify": _verify, "approximate": _approximate, "plot": _plot}[verb](rest)
 
 
+@contextmanager
+def _telling() -> Iterator[Callable[[str], None]]:
+    """Tells what is being done, in one line of a terminal where each takes the place of the last; nothing in a pipe."""
+
+    def tell(doing: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r{doing:<40}\r", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield tell
+    finally:
+        tell("")
+
+
 @dataclass(frozen=True)
 class VerifyCommand:
     """Every lemma and theorem on exhaustive small cases, as printed beside as corrected."""
@@ -34,10 +50,10 @@ def _verify(arguments: list[str]) -> None:
     from looped.theory.verify import CHECKS, table
 
     rows = []
-    for number, check in enumerate(CHECKS, start=1):
-        print(f"\rverifying: {number} of {len(CHECKS)} groups", end="", file=sys.stderr, flush=True)
-        rows += check()
-    print("\r" + " " * 40, end="\r", file=sys.stderr)
+    with _telling() as tell:
+        for number, check in enumerate(CHECKS, start=1):
+            tell(f"verifying: {number} of {len(CHECKS)} groups")
+            rows += check()
     wrong = [row for row in rows if not row.ok]
     text = f"{table(rows)}\n{len(rows) - len(wrong)} of {len(rows)} statements hold as corrected"
     show({"rows": [asdict(row) for row in rows], "ok": not wrong}, text, as_json=command.json)
@@ -79,10 +95,11 @@ def _approximate(arguments: list[str]) -> None:
 
     from looped.theory.report import report
 
-    made = report(
-        command.function, command.dim, command.tokens, command.cells, command.variant, command.representative,
-        command.bits, command.p, command.lipschitz,
-    )  # fmt: skip
+    with _telling() as tell:
+        made = report(
+            command.function, command.dim, command.tokens, command.cells, command.variant, command.representative,
+            command.bits, command.p, command.lipschitz, tell,
+        )  # fmt: skip
     # JSON has no number for infinity.
     p = "inf" if math.isinf(command.p) else command.p
     show({**made.as_dict(), "p": p}, made.text(), as_json=command.json)
@@ -107,5 +124,7 @@ def _plot(arguments: list[str]) -> None:
 
     from looped.theory.plots import plot
 
-    path = plot(command.name, command.out or Path(f"{command.name}.png"))
+    with _telling() as tell:
+        tell(f"drawing: {command.name}")
+        path = plot(command.name, command.out or Path(f"{command.name}.png"))
     show({"path": str(path)}, str(path), as_json=command.json)

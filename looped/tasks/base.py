@@ -233,10 +233,13 @@ def summary(values: Sequence[int]) -> dict[str, float]:
     return {"min": min(values), "mean": float(np.mean(values)), "max": max(values)}
 
 
-def supplied(name: str) -> Path:
+def supplied(name: str, what: str, expected: str) -> Path:
     """A user's file or folder: the path that its name is, or else the one of that name under LOOPED_DATA."""
     path = Path(name).expanduser()
-    return path if path.exists() else data_folder() / path
+    path = path if path.exists() else data_folder() / path
+    found = bool(name) and path.exists()
+    require(found, f"no {what} {name!r} here or in {data_folder()} (LOOPED_DATA): expected {expected}")
+    return path
 
 
 def masked_accuracy(prediction: np.ndarray, batch: Batch) -> np.ndarray:

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from looped.errors import InputError, require
-from looped.files import cache_folder, data_folder, locked, save_json, save_text
+from looped.files import cache_folder, locked, save_json, save_text
 from looped.tasks import bpe, synthetic_text
 from looped.tasks.base import Split, supplied
 
@@ -116,13 +116,8 @@ def _encoded(sources: tuple[str, ...], end_of_text: EndOfText, progress: Progres
 def _resolve(text: str) -> Path:
     if text == synthetic_text.NAME:
         return synthetic_text.story_file()
-    path = supplied(text)
-    require(
-        bool(text) and path.exists(),
-        f"no text {text!r} here or in {data_folder()} (LOOPED_DATA): expected a file, a folder, "
-        f"{synthetic_text.NAME}, or a data set like hf:Salesforce/wikitext:wikitext-103-raw-v1",
-    )
-    return path
+    other = f"{synthetic_text.NAME}, or a data set like hf:Salesforce/wikitext:wikitext-103-raw-v1"
+    return supplied(text, "text", f"a file, a folder, {other}")
 
 
 def _files(folder: Path) -> tuple[tuple[str, ...], dict[Split, tuple[str, ...]]]:

@@ -285,7 +285,7 @@ class Sudoku(Task):
 
     @property
     def _path(self) -> Path:
-        return supplied(self.file or "")
+        return supplied(self.file or "", "puzzles", "a file with a puzzle in each line")
 
     def _suits(self, puzzles: np.ndarray, guesses: np.ndarray) -> np.ndarray:
         """Which base puzzles can become examples: those hard enough, with no more clues than are wanted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import product
@@ -95,12 +95,16 @@ def report(
     bits: int = 8,
     p: float = 2,
     lipschitz: float | None = None,
+    tell: Callable[[str], None] = lambda doing: None,
 ) -> Report:
-    """Build, run and measure. `function` is a built-in name or `file.py:name`."""
+    """Build, run and measure. `function` is a built-in name or `file.py:name`; `tell` hears what comes next."""
     require_norm(p)  # before the work
     target = load(function, dim, tokens)
+    tell("building the network")
     net = approximate(target, dim, tokens, cells, variant, representative, bits, lipschitz=lipschitz)
+    tell(f"measuring its error, {net.plan.loops:,} loops")
     bound = error_bound(net, p)
+    tell("checking it cell by cell")
     checked, as_stored, as_wanted = check_cells(net)
     return Report(
         function,

@@ -1,11 +1,14 @@
 """Commands in surroundings that are not to their liking: signals, encodings, places to write to."""
 
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+
+import pytest
 
 
 def looped(*arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
@@ -47,6 +50,15 @@ def test_a_data_set_may_go_where_the_output_goes():
     assert (done.returncode, done.stderr) == (0, b"")
     header, *examples, told = map(json.loads, done.stdout.splitlines())
     assert (header["size"], len(examples), told["path"]) == (3, 3, "/proc/self/fd/1")
+
+
+@pytest.mark.parametrize("out", ["-", "/dev/stdout"])
+def test_what_is_told_of_a_data_set_on_standard_output_is_no_part_of_it(out, tmp_path):
+    done = looped("data", "build", "lcs", "--size", "3", "--out", out)
+    path = tmp_path / "set.jsonl"
+    path.write_bytes(done.stdout)
+    assert done.stderr.decode().split()[-1] == hashlib.sha256(done.stdout).hexdigest()
+    assert b"all 3 examples are right" in looped("data", "check", str(path)).stdout
 
 
 def test_a_closed_output_is_no_mistake(tmp_path):
