@@ -19,7 +19,7 @@ from looped.cli.film import film
 from looped.inference import Frame
 from looped.tasks import Countdown, Sudoku
 from looped.tasks.countdown_search import EQUALS, PLUS, ZERO
-from tests.integration.test_cli import answer, complaint
+from tests.integration.command import answer, complaint
 
 SVG = "{http://www.w3.org/2000/svg}"
 GIVEN = "1034300200434001"

@@ -12,7 +12,7 @@ from looped.cli.inspect import picture
 from looped.experiments import figures
 from looped.inference import load_run
 from looped.training import evaluate
-from tests.integration.test_cli import answer, complaint
+from tests.integration.command import answer, complaint
 
 KNOBS = [
     "--recipe", "laptop", "--task.length", "4", "--model.dim", "16", "--model.num-loops", "20",

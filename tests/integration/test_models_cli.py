@@ -16,7 +16,7 @@ from looped.cli import main
 from looped.cli.board import Play, board, final_board, rule_breakers, show_live, table
 from looped.inference import Frame, load_run, solve
 from looped.tasks import DecisionTree, EditDistance, Sudoku
-from tests.integration.test_cli import answer, complaint
+from tests.integration.command import answer, complaint
 
 SMALL = [
     "--recipe", "laptop", "--model.block", "looped", "--model.dim", "16", "--model.num-loops", "3",
