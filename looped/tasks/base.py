@@ -1,7 +1,7 @@
 """What a task is: examples as a pure function of (seed, split, index), and a score for answers.
 
 Everything else (the model's ends, flags, metrics, pictures) follows from `Spec`, the dataclass fields and these
-methods. No torch here: a task can be used on its own, with numpy alone.
+methods. A task can be used on its own, without torch.
 """
 
 from abc import ABC, abstractmethod

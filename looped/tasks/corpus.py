@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -18,13 +18,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from looped.errors import InputError, require
-from looped.files import cache_folder, locked, save_json, save_text
+from looped.files import cache_folder, locked, save_json, save_text, writing
 from looped.tasks import bpe, synthetic_text
 from looped.tasks.base import Split, supplied
 
 EndOfText = Literal["article", "line"]
-Progress = Callable[[int], None]
-"""called with the number of tokens made so far"""
 
 HUGGING_FACE = "hf:"
 FORMATS = (".raw", ".tokens", ".txt", ".parquet")  # in a folder that has several, the first is taken
@@ -78,10 +76,10 @@ def find(text: str, split: Split) -> Share:
     return Share(files, *_half(split))
 
 
-def tokens(text: str, split: Split, end_of_text: EndOfText, progress: Progress | None = None) -> np.ndarray:
+def tokens(text: str, split: Split, end_of_text: EndOfText) -> np.ndarray:
     """A split's tokens, (number,) 16-bit, mapped from the cache folder; encoded first where they are not there yet."""
     share = find(text, split)
-    whole = np.memmap(_encoded(share.sources, end_of_text, progress), dtype=DTYPE, mode="r")
+    whole = np.memmap(_encoded(share.sources, end_of_text), dtype=DTYPE, mode="r")
     return whole[int(share.start * len(whole)) : int(share.end * len(whole))]
 
 
@@ -102,14 +100,14 @@ def _hash_path(tokens_path: Path) -> Path:
     return tokens_path.with_suffix(".sha256")
 
 
-def _encoded(sources: tuple[str, ...], end_of_text: EndOfText, progress: Progress | None = None) -> Path:
+def _encoded(sources: tuple[str, ...], end_of_text: EndOfText) -> Path:
     """The file of the sources' tokens in the cache folder."""
     known = [_identity(source) for source in sources]
     key = hashlib.sha256(json.dumps([bpe.RANKS_SHA256, end_of_text, known]).encode()).hexdigest()[:16]
     path = cache_folder() / "tokens" / f"{key}.bin"
     if not path.exists():
         _hash_path(path).unlink(missing_ok=True)
-        _encode_once(sources, end_of_text, path, progress)
+        _encode_once(sources, end_of_text, path)
     return path
 
 
@@ -132,12 +130,23 @@ def _files(folder: Path) -> tuple[tuple[str, ...], dict[Split, tuple[str, ...]]]
     if paths is None:
         raise InputError(f"no text in {folder}: expected files ending in {', '.join(FORMATS)} or these with .zst")
     named: dict[Split, tuple[str, ...]] = {}
-    for split, names in SPLIT_NAMES.items():
-        word = re.compile(f"(?<![a-z])({names}){SPLIT_ENDS}(?![a-z])")
-        files = tuple(str(path) for path in paths if word.search(path.name.lower()))
-        if files:
-            named[split] = files
+    for path in paths:
+        splits = _splits_named(path.name)
+        require(
+            len(splits) <= 1, f"cannot tell which split {path} is: expected the name of one, got {' and '.join(splits)}"
+        )
+        for split in splits:
+            named[split] = (*named.get(split, ()), str(path))
     return tuple(map(str, paths)), named
+
+
+def _splits_named(name: str) -> list[Split]:
+    """The splits that the words of a file's name say."""
+    return [
+        split
+        for split, names in SPLIT_NAMES.items()
+        if re.search(f"(?<![a-z])({names}){SPLIT_ENDS}(?![a-z])", name.lower())
+    ]
 
 
 def _half(split: Split) -> tuple[float, float]:
@@ -153,10 +162,10 @@ def _identity(source: str) -> list[str | int]:
     return [os.path.abspath(source), status.st_size, status.st_mtime_ns]
 
 
-def _encode_once(sources: tuple[str, ...], end_of_text: EndOfText, path: Path, progress: Progress | None) -> None:
+def _encode_once(sources: tuple[str, ...], end_of_text: EndOfText, path: Path) -> None:
     """Encode block by block into a part file; a journal says how far it is good, so that a later call can go on."""
     part, journal = path.with_suffix(".part"), path.with_suffix(".json")
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_suffix(".lock")):
             if path.exists():  # another process was faster
@@ -174,13 +183,9 @@ def _encode_once(sources: tuple[str, ...], end_of_text: EndOfText, path: Path, p
                     os.fsync(file.fileno())
                     num_tokens += len(row)
                     _write_journal(journal, number, num_tokens)
-                    if progress is not None:
-                        progress(num_tokens)
             require(num_tokens > 0, f"{sources[0]} is empty: expected text")
             os.replace(part, path)
             journal.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _read_journal(journal: Path, part: Path) -> tuple[int, int]:

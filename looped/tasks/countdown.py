@@ -39,6 +39,8 @@ from looped.tasks.countdown_search import (
     draw_examples,
 )
 
+_NUMBER = r"\d{1,9}"  # of thousands of digits Python makes no number
+
 
 @dataclass(frozen=True)
 class Countdown(Task):
@@ -73,6 +75,11 @@ class Countdown(Task):
         require(
             bool(self.held_out_targets) or self.test_targets == "training",
             f"task.held_out = {self.held_out} holds out no target: set task.test_targets to training",
+        )
+        require(
+            bool(self.targets_of("train")),
+            f"expected a target that is left for training, got task.held_out = {self.held_out}, which holds out all "
+            f"of {self.min_target}..{self.max_target}",
         )
         least = max(self.max_input, self.max_target)
         require(
@@ -151,7 +158,7 @@ class Countdown(Task):
         return f"{' '.join(map(str, numbers))} -> {target}"
 
     def parse(self, text: str) -> np.ndarray:
-        match = re.fullmatch(r"\s*(\d+(?:\s+\d+)+)\s*->\s*(\d+)\s*", text)
+        match = re.fullmatch(rf"\s*({_NUMBER}(?:\s+{_NUMBER})+)\s*->\s*({_NUMBER})\s*", text)
         if match is None:
             raise InputError(f"expected numbers and a target, like 58 84 48 62 -> 96, got {text!r}")
         numbers, target = [int(number) for number in match[1].split()], int(match[2])
@@ -222,7 +229,7 @@ def solution_fault(numbers: Sequence[int], target: int, solution: str) -> str | 
     at_hand = Counter(numbers)
     result = None
     for step in solution.split(","):
-        match = re.fullmatch(r"\s*(\d+) ([-+*/]) (\d+) = (\d+)\s*", step)
+        match = re.fullmatch(rf"\s*({_NUMBER}) ([-+*/]) ({_NUMBER}) = ({_NUMBER})\s*", step)
         if match is None:
             return f"{step.strip()!r} is not a step like 62 - 58 = 4"
         a, b, result = int(match[1]), int(match[3]), int(match[4])

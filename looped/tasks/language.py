@@ -8,6 +8,7 @@ the mean loss over the counted positions.
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -66,9 +67,9 @@ class Language(Task):
     def seq_len_at(self, size: int) -> int:
         return size
 
-    def tokens(self, split: Split, progress: corpus.Progress | None = None) -> np.ndarray:
+    def tokens(self, split: Split) -> np.ndarray:
         """All tokens of a split, before any perturbation; the first call ever encodes the text."""
-        return corpus.tokens(self.text, split, self.end_of_text, progress)
+        return corpus.tokens(self.text, split, self.end_of_text)
 
     def fingerprints(self) -> dict[str, str]:
         splits: tuple[Split, ...] = ("train", "validation")
@@ -118,12 +119,11 @@ class Language(Task):
     def render(self, inputs: np.ndarray) -> str:
         """The text; or, where it would be read back as other tokens, their numbers like `#15496 #995`."""
         tokens = [int(token) for token in inputs]
-        try:
+        # Bytes may be no text, and a text may look like numbers that are no tokens.
+        with suppress(UnicodeDecodeError, InputError):
             text = bpe.token_bytes(tokens).decode("utf-8")
-        except UnicodeDecodeError:
-            text = None
-        if text is not None and _read(text) == tokens:
-            return text
+            if _read(text) == tokens:
+                return text
         return " ".join(f"#{token}" for token in tokens)
 
     def parse(self, text: str) -> np.ndarray:
@@ -178,9 +178,11 @@ class Language(Task):
 def _read(text: str) -> list[int]:
     """Tokens of what a person types: text, in which `<|endoftext|>` is one token, or numbers like `#15496 #995`."""
     if re.fullmatch(r"#\d+( #\d+)*", text):
-        tokens = [int(word[1:]) for word in text.split(" ")]
-        require(max(tokens) < bpe.VOCABULARY, f"expected tokens below {bpe.VOCABULARY}, got {max(tokens)}")
-        return tokens
+        words = text.replace("#", "").split(" ")
+        for word in words:  # of thousands of digits Python makes no number
+            fits = len(word) <= 9 and int(word) < bpe.VOCABULARY
+            require(fits, f"expected tokens below {bpe.VOCABULARY}, got {word[:20]}")
+        return [int(word) for word in words]
     try:
         return bpe.encode(text, marks=True).tolist()
     except UnicodeEncodeError:

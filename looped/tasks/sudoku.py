@@ -5,7 +5,7 @@ a user's file. Splits are by solution grid up to symmetry, so no test board is a
 puzzles are drawn afresh, and split by puzzle up to symmetry.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -114,17 +114,6 @@ class Sudoku(Task):
         draw_images(puzzles, solutions, *keys, clues, self.augment)
         return self._encode(puzzles, solutions)
 
-    def prepare(self, split: Split, num_threads: int | None = None) -> Iterator[tuple[int, int]]:
-        """Make ahead what samples of a split need; yields how many base puzzles there are, of how many, as they come.
-
-        100,000 take half a minute on one core. It can be stopped, and later goes on from there.
-        """
-        if self.file is not None:
-            yield (total := len(_file_rows(self, split))), total
-        elif self._pool_size:
-            for ready in build_shards(split, range(self._num_shards), num_threads):
-                yield min(ready * SHARD, self._pool_size), self._pool_size
-
     def num_distinct(self, split: Split, example_size: int | None = None) -> int | None:
         """Base puzzles of the wanted kind: a model that fails at one will likely fail at its images, too.
 
@@ -143,15 +132,16 @@ class Sudoku(Task):
         return super().distinct_among(split, size, example_size)
 
     def test_sets(self) -> dict[str, Self]:
-        """Variants of this task for testing, easy ones first: by guesses (4x4: by clues, since no such puzzle needs
-        any), and by source where a file of real puzzles is at hand."""
+        """Variants of this task for testing, easy ones first: our own by guesses (4x4: by clues, since no such puzzle
+        needs any), and by source where a file of real puzzles is at hand."""
+        ours = replace(self, clues=None, difficulty="any", file=None, source=None, file_role="split")
         if self.side == 4:
-            return {f"{clues} clues": replace(self, clues=clues, difficulty="any") for clues in (10, 8, 6)}
-        own = {level: replace(self, clues=None, difficulty=level) for level in GUESSES if level != "any"}
+            return {f"{clues} clues": replace(ours, clues=clues) for clues in (10, 8, 6)}
+        own = {level: replace(ours, difficulty=level) for level in GUESSES if level != "any"}
         path = data_folder() / REAL_PUZZLES
         if not path.exists():
             return own
-        real = replace(self, clues=None, difficulty="any", file=str(path), file_role="test")
+        real = replace(ours, file=str(path), file_role="test")
         sources = np.unique(file_puzzles(path, 9).sources).tolist()
         return own | {source: replace(real, source=source) for source in sources}
 
@@ -255,7 +245,7 @@ class Sudoku(Task):
         """Base puzzles in the order of the indices, so that all suited ones are seen once before any is seen again."""
         numbers, rows = np.divmod(self._places(split, indices), SHARD)
         needed = np.unique(numbers).tolist()
-        _make(split, needed)
+        build_shards(split, needed)
         puzzles, solutions = np.empty((2, len(indices), self.num_cells), dtype=np.int8)
         for number in needed:
             base, here = shard(split, number), numbers == number
@@ -298,15 +288,10 @@ def _require_one(num_solutions: int, puzzle: str) -> None:
     require(num_solutions == 1, f"expected a puzzle with one solution, got one with {came}: {puzzle}")
 
 
-def _make(split: Split, numbers: Sequence[int]) -> None:
-    for _ in build_shards(split, numbers):
-        pass
-
-
 @lru_cache(maxsize=64)
 def _pool_places(task: Sudoku, split: Split, num_shards: int) -> np.ndarray:
     """Where in the first shards of its pool a task's suited base puzzles are."""
-    _make(split, range(num_shards))
+    build_shards(split, range(num_shards))
     bases = (shard(split, number) for number in range(num_shards))
     places = np.flatnonzero(np.concatenate([task._suits(base.puzzles, base.guesses) for base in bases]))
     return places[places < task._pool_size]

@@ -23,7 +23,8 @@ def draw_puzzles(
 ):  # fmt: skip
     """Fill in puzzles of a split, each from its own key; returns the guesses of each, -1 from where none was found.
 
-    A puzzle is a minimal one of at most `most_clues` clues, with clues added until there are `clues`.
+    A puzzle is a minimal one of at most `most_clues` clues and of as many guesses as are asked for, with clues added
+    until there are `clues`: these make it easier, and so the guesses are those of the minimal one, as in a pool.
     """
     num_cells = puzzles.shape[1]
     by_grid = num_cells > 16  # see content_buckets
@@ -39,11 +40,11 @@ def draw_puzzles(
             state = _dig(puzzle, solution, order, state, geometry, work)
             if np.count_nonzero(puzzle) > most_clues:
                 continue
-            state = _add_clues(puzzle, solution, order, clues, state)
-            if not by_grid and not first_bucket <= puzzle_bucket(puzzle) < end_bucket:
-                continue
             _, _, tried = solve_boards(puzzles[row : row + 1], 2, geometry, work)
-            if fewest_guesses <= tried[0] <= most_guesses:
+            if not fewest_guesses <= tried[0] <= most_guesses:
+                continue
+            state = _add_clues(puzzle, solution, order, clues, state)
+            if by_grid or first_bucket <= puzzle_bucket(puzzle) < end_bucket:
                 guesses[row] = tried[0]
                 break
         if guesses[row] < 0:

@@ -86,7 +86,7 @@ def _rows(path: Path, num_cells: int) -> Iterator[_Row]:
             lines = ((number, line) for number, line in stripped if line and not line.startswith("#"))
             if (first := next(lines, None)) is None:
                 return
-            columns = _fields(first[1])
+            columns = _fields(path, *first)
             if "puzzle" in columns:
                 yield from _csv_rows(path, columns, lines)
                 return
@@ -108,19 +108,23 @@ def _rows(path: Path, num_cells: int) -> Iterator[_Row]:
 def _csv_rows(path: Path, columns: list[str], lines: Iterator[tuple[int, str]]) -> Iterator[_Row]:
     place = {name: columns.index(name) for name in _Row._fields[1:] if name in columns}
     for number, line in lines:
-        fields = _fields(line)
+        fields = _fields(path, number, line)
         came = len(fields)
         require(came == len(columns), f"{path}, row {number}: expected {len(columns)} columns, got {came}")
         yield _Row(number, *(fields[place[name]] if name in place else "" for name in _Row._fields[1:]))
 
 
-def _fields(line: str) -> list[str]:
-    return next(csv.reader([line])) if '"' in line else line.split(",")
+def _fields(path: Path, number: int, line: str) -> list[str]:
+    try:
+        return next(csv.reader([line])) if '"' in line else line.split(",")
+    except csv.Error as error:
+        raise InputError(f"{path}, row {number}: expected a row of CSV, got something else ({error})") from None
 
 
 def _first_word(line: str) -> str:
-    """A puzzle at the start of a line; a rating or a name may follow."""
-    return line.replace(",", " ").split(maxsplit=1)[0]
+    """A puzzle at the start of a line, empty in one of commas alone; a rating or a name may follow."""
+    words = line.replace(",", " ").split(maxsplit=1)
+    return words[0] if words else ""
 
 
 def _digits(path: Path, boards: list[tuple[int, str]], side: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import lru_cache
 from pathlib import Path
@@ -66,25 +66,18 @@ def shard(split: Split, number: int) -> Shard:
     return IN_MEMORY[split, number]
 
 
-def build_shards(split: Split, numbers: Sequence[int], num_threads: int | None = None) -> Iterator[int]:
-    """Make those shards that are missing, on several cores; yields how many of all are there, until all are.
-
-    What is done stays done if this is stopped.
-    """
+def build_shards(split: Split, numbers: Sequence[int]) -> None:
+    """Make those shards that are missing, on several cores. What is done stays done if this is stopped."""
     with _BUILDING:  # other threads that need the same shards wait for them
         absent = [number for number in numbers if (split, number) not in IN_MEMORY]
         missing = [number for number in absent if not _shard_path(split, number).exists()]
         seconds = SECONDS_PER_SHARD[split] * len(missing)
         if seconds > 2:
             log.warning("making %d Sudoku puzzles, once: about %.0f s on one core", SHARD * len(missing), seconds)
-        ready = len(numbers) - len(missing)
-        yield ready
-        pool = ThreadPoolExecutor(num_threads or os.cpu_count())
+        pool = ThreadPoolExecutor(os.cpu_count())
         try:
             for future in as_completed([pool.submit(shard, split, number) for number in missing]):
                 future.result()
-                ready += 1
-                yield ready
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -123,6 +123,12 @@ def test_wrong_answers_are_found_out(wrong):
         task.verify({"numbers": [58, 84, 48, 62], "target": 96, "solution": wrong})
 
 
+def test_a_number_without_end_is_no_step():
+    digits = "1" * 5000
+    with pytest.raises(InputError, match="is not a step like 62 - 58 = 4"):
+        Countdown().verify({"numbers": [1, 2], "target": 10, "solution": f"1 + 2 = {digits}"})
+
+
 def test_division_by_zero_is_no_step():
     text = "7 7 12 12 -> 12"
     for wrong in ("7 - 7 = 0, 12 - 12 = 0, 0 / 0 = 12", "7 - 7 = 0, 12 / 0 = 0, 0 + 12 = 12"):
@@ -260,6 +266,8 @@ def test_fewer_numbers_make_shorter_examples():
         ("58 84 48 62 -> 101", "10..100, got 101"),
         ("58 84 48 62 3 -> 96", "2 to 4 numbers, got 5"),
         ("58 84 a 62 -> 96", "like 58 84"),
+        (f"{'1' * 5000} 2 -> 20", "like 58 84"),
+        (f"1 2 -> {'1' * 5000}", "like 58 84"),
     ],
 )
 def test_text_that_cannot_be_read(text, complaint):
@@ -271,5 +279,8 @@ def test_settings_that_cannot_be_used():
     for wrong in ({"count": 5}, {"max_target": 5}, {"held_out": 1.0}, {"max_result": 60}, {"held_out": 0.0}):
         with pytest.raises(InputError):
             Countdown(**wrong)
+    with pytest.raises(InputError, match=r"expected a target that is left for training, got task.held_out = 0.8"):
+        Countdown(min_target=10, max_target=11, held_out=0.8)
+    assert len(Countdown(min_target=10, max_target=11, held_out=0.7).targets_of("train")) == 1
     with pytest.raises(InputError, match="too few targets"):
         Countdown(count=2, max_input=2, min_target=50, max_target=60).sample(0, "train", [0])

@@ -5,6 +5,7 @@ import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import pytest
@@ -171,21 +172,19 @@ class TestCorpus:
 
     def test_an_interrupted_encoding_goes_on_where_it_was(self, prose, monkeypatch, own_cache):
         monkeypatch.setattr(corpus, "BLOCK", 1000)
-        task, first = Language(text=str(prose)), []
-
-        def interrupt(num_tokens):
-            first.append(num_tokens)
-            if len(first) == 4:
-                raise KeyboardInterrupt
-
+        task, encode = Language(text=str(prose)), corpus._encode_block
+        blocks = list(corpus._blocks((str(prose),), "article"))
+        interrupted = Mock(wraps=encode, side_effect=[DEFAULT] * 4 + [KeyboardInterrupt])
+        monkeypatch.setattr(corpus, "_encode_block", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            task.tokens("train", interrupt)
+            task.tokens("train")
         (part,) = own_cache.glob("tokens/*.part")
         with part.open("ab") as file:
             file.write(b"half a block that was never finished")
-        then = []
-        task.tokens("train", then.append)
-        assert then[0] > first[-1]
+        then = Mock(wraps=encode)
+        monkeypatch.setattr(corpus, "_encode_block", then)
+        task.tokens("train")
+        assert [call.args[0] for call in then.call_args_list] == blocks[4:] != []
         assert whole(str(prose)).tolist() == bpe.encode(prose.read_text(encoding="utf-8")).tolist()
         assert {path.suffix for path in own_cache.glob("tokens/*")} == {".bin", ".lock"}
 
@@ -220,14 +219,18 @@ class TestCorpus:
             "cut.txt.zst": (b"\x28\xb5\x2f\xfd\x04", "cut short or no zstd"),
             "no.txt.zst": (b"plain text", "cut short or no zstd"),
         }
-        if "pyarrow" in sys.modules:
-            files["no.parquet"] = (b"plain text", "no parquet file")
         for name, (content, complaint) in files.items():
-            path = tmp_path / name
-            path.write_bytes(content)
-            with pytest.raises(InputError, match=complaint) as caught:
-                whole(str(path))
-            assert "\n" not in str(caught.value)
+            self.refused(tmp_path / name, content, complaint)
+
+    def test_a_damaged_parquet_file_cannot_be_read(self, tmp_path):
+        pytest.importorskip("pyarrow")
+        self.refused(tmp_path / "no.parquet", b"plain text", "no parquet file")
+
+    def refused(self, path, content, complaint):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=complaint) as caught:
+            whole(str(path))
+        assert "\n" not in str(caught.value)
 
     def test_a_source_that_cannot_be_opened_is_named(self, tmp_path):
         for name in ("train.txt", "valid.txt", "test.txt"):
@@ -301,6 +304,13 @@ class TestCorpus:
             corpus.find(str(tmp_path), "train")
         (tmp_path / "notes.txt").rename(tmp_path / "train-2.txt")
         assert corpus.find(str(tmp_path), "train")[1:] == (0, 0.9)
+
+    def test_a_name_of_two_splits_is_refused(self, tmp_path):
+        for name in ("train_valid.txt", "test.txt"):
+            (tmp_path / name).touch()
+        for split in ("train", "validation", "test"):
+            with pytest.raises(InputError, match=r"train_valid\.txt is: expected .* one, got train and validation$"):
+                corpus.find(str(tmp_path), split)
 
     def test_letters_in_capitals_are_read_alike(self, tmp_path):
         zstandard = pytest.importorskip("zstandard")
@@ -404,6 +414,12 @@ class TestText:
         for inputs, text in zip(batch.inputs, shown, strict=True):
             assert task.parse(text).tolist() == inputs.tolist()
 
+    @pytest.mark.parametrize("text", ["#99999", "#15496", "#1 #99999", "#" + "1" * 5000])
+    def test_a_window_that_looks_like_numbers_is_read_back(self, text):
+        tokens = bpe.encode(text)
+        task = Language(seq_len=len(tokens))
+        assert task.parse(task.render(tokens)).tolist() == tokens.tolist()
+
     def test_examples_verify(self, prose):
         task = Language(text=str(prose), seq_len=8)
         example = task.examples(0, "train", [3])[0]
@@ -421,7 +437,8 @@ class TestText:
         for text, complaint in (
             ("", "some text"),
             ("a b c d e", "at most 4 tokens, got 5"),
-            ("#50257", "below 50257"),
+            ("#50257", "below 50257, got 50257"),
+            ("#7 #" + "1" * 5000, "below 50257, got 1111"),
             ("\ud800", "characters that are none"),
         ):
             with pytest.raises(InputError, match=complaint):

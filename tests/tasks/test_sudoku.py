@@ -307,6 +307,17 @@ def test_difficulty_is_what_singles_cannot_do():
     assert guesses["hard"].min() == 4
 
 
+def test_difficulty_is_that_of_the_base_puzzle_before_clues_are_added():
+    """With half of the board filled in hardly any takes four guesses: of a pool or new, only the base must."""
+    for pool in (None, 0):
+        task = Sudoku(difficulty="hard", pool=pool, augment=False)
+        base, shown = (task.sample(0, "train", range(10), size=size) for size in (None, 40))
+        assert solved(base.inputs)[2].min() >= 4
+        assert ((base.inputs == 0) | (base.inputs == shown.inputs)).all()
+        assert (base.targets == shown.targets).all()
+        assert (np.count_nonzero(shown.inputs == 0, axis=1) == 40).all()
+
+
 @pytest.mark.slow
 def test_further_test_sets_are_by_difficulty(real_rows):
     sets = Sudoku().test_sets()

@@ -1,6 +1,7 @@
 """Where base puzzles come from: the pool in the cache folder, and the files of a user, good and bad."""
 
 import gzip
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -84,18 +85,24 @@ def test_a_pool_without_a_suited_puzzle_is_said():
         Sudoku(pool=3, clues=22).sample(0, "validation", [0])
 
 
-def test_a_stopped_build_goes_on_and_a_damaged_shard_is_made_again(empty_cache):
-    task = Sudoku(pool=2500, augment=False)
-    building = task.prepare("train", num_threads=1)
-    assert next(building) == (0, 2500)
-    assert next(building) == (1024, 2500)
-    building.close()
+def test_a_stopped_build_goes_on_and_a_damaged_shard_is_made_again(empty_cache, monkeypatch):
+    task, make = Sudoku(pool=2500, augment=False), sudoku_pool.make_shard
+
+    def make_the_first(split, number):
+        if number > 0:
+            raise KeyboardInterrupt
+        return make(split, number)
+
+    monkeypatch.setattr(sudoku_pool, "make_shard", make_the_first)
+    with pytest.raises(KeyboardInterrupt):
+        task.sample(0, "train", range(0, 2500, 50))
+    sudoku_pool.IN_MEMORY.clear()
     shards = sorted(empty_cache.rglob("train-*.npz"))
-    assert 1 <= len(shards) < 3
-    made = shards[0].stat().st_mtime_ns
-    assert list(task.prepare("train"))[-1] == (2500, 2500)
-    assert shards[0].stat().st_mtime_ns == made
+    assert [path.name for path in shards] == ["train-00000.npz"]
+    then = Mock(wraps=make)
+    monkeypatch.setattr(sudoku_pool, "make_shard", then)
     whole = task.sample(0, "train", range(0, 2500, 50))
+    assert sorted(call.args for call in then.call_args_list) == [("train", 1), ("train", 2)]
     sudoku_pool.IN_MEMORY.clear()
     shards[0].write_bytes(shards[0].read_bytes()[:1000])
     assert (task.sample(0, "train", range(0, 2500, 50)).inputs == whole.inputs).all()
@@ -173,6 +180,20 @@ def test_a_files_rows_are_split_without_overlap(tmp_path):
     assert set.union(*splits.values()) == {puzzle for puzzle, _ in rows}
 
 
+@pytest.mark.parametrize("side", [4, 9])
+def test_the_further_test_sets_of_a_files_task_are_our_own(tmp_path, side):
+    """One easy puzzle has no others of its kind, nor can clues be added to it where it is a 4x4 one."""
+    path = tmp_path / "puzzles.csv"
+    row = rows_of(Sudoku(side=side) if side == 4 else Sudoku(difficulty="easy"), 1)[0][0]
+    path.write_text(f"source,puzzle\nhere,{row}\n")
+    ours = Sudoku(side=side).test_sets()
+    sets = Sudoku(side=side, file=str(path), source="here", file_role="test").test_sets()
+    names = ["10 clues", "8 clues", "6 clues"] if side == 4 else ["easy", "medium", "hard"]
+    assert list(sets)[:3] == names
+    for name in names:
+        assert (sets[name].sample(0, "test", range(5)).inputs == ours[name].sample(0, "test", range(5)).inputs).all()
+
+
 def test_no_clues_are_added_to_4x4_puzzles_of_a_file(tmp_path):
     """They could turn a training puzzle into a test puzzle."""
     path = tmp_path / "puzzles.txt"
@@ -204,6 +225,13 @@ BAD_FILES = {
         "row 2: expected 5 in column 'clues', got '6'",
     ),
     "a row cut short": (GOOD.encode() + PUZZLE_4.encode() + b"\n", "row 3: expected 2 columns, got 1"),
+    "commas alone": (b",,,\n", "row 1: expected a column 'puzzle' or a puzzle of 16 cells, got ',,,'"),
+    "commas alone below": (PUZZLE_4.encode() + b"\n,,\n", "row 2: expected 16 cells, got 0"),
+    "an endless header": (b'"' + b"0" * 200_000 + b'"\n', "row 1: expected a row of CSV, got something else"),
+    "an endless field": (
+        GOOD.encode() + b'"' + b"0" * 200_000 + b'",\n',
+        "row 3: expected a row of CSV, got something else",
+    ),
     "text in another encoding": (GOOD.encode() + b"\xff\xfe\n", "expected UTF-8 text"),
 }
 
