@@ -23,7 +23,7 @@ from looped.training.objective import TensorBatch, loop_loss
 from looped.training.stepper import Stepper
 from looped.training.trainer import hardware
 
-ENGINES: tuple[Engine, ...] = ("eager", "compiled", "fused")
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 Varied = Literal["loops", "tokens", "batch", "remat"]
 VARIED: tuple[Varied, ...] = get_args(Varied)
 WARM_UPS, SECONDS = 4, 1.5
@@ -124,9 +124,13 @@ def _scaled_row(
     return {**shape, **_train_row(model, spec, batch, engine, device, remat)}
 
 
-@lru_cache
 def matrix_rate(device: torch.device) -> float:
     """TFLOP/s of a large product, in bfloat16 on a GPU: the ceiling that rows are held against, measured once a run."""
+    return _matrix_rate(device, torch.get_num_threads())
+
+
+@lru_cache
+def _matrix_rate(device: torch.device, _threads: int) -> float:
     size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
     factor = torch.randn(size, size, device=device).to(dtype)
     return 2 * size**3 / _seconds(lambda: factor @ factor, device) / 1e12
@@ -149,7 +153,7 @@ def _infer_row(config: ModelConfig, spec: Spec, batch: int, engine: Engine, devi
         "engine": used,
         **_speed(batch, seconds, batch * model.flops(), device),
         "peak_gib": _peak_gib(device),
-        "seconds_to_first_step": prepared,
+        "seconds_to_prepare": prepared,
     }
 
 
@@ -174,7 +178,7 @@ def _train_row(
         "engine": stepper.engine,
         **_speed(batch, seconds, work, device),
         "peak_gib": _peak_gib(device),
-        "seconds_to_first_step": prepared,
+        "seconds_to_prepare": prepared,
         "gradient_error": error,
     }
 

@@ -73,7 +73,7 @@ _COLUMNS = (
     Column("tflops", "TFLOP/s", 8, ".3g"),
     Column("share_of_matrix_rate", "of peak", 8, ".1%"),
     Column("peak_gib", "GiB", 7, ".2f"),
-    Column("seconds_to_first_step", "start s", 8, ".1f"),
+    Column("seconds_to_prepare", "start s", 8, ".1f"),
     Column("gradient_error", "grad error", 11, ".1e"),
 )
 

@@ -4,7 +4,7 @@ eager     plain PyTorch
 compiled  the two sublayers compiled, one graph whatever the number of loops
 fused     all loops as one function with a backward pass of its own (`kernels/triton_loops.py`)
 
-On a GPU the whole step is also captured as one CUDA graph per loop count and shape (`kernels/graphs.py`).
+On a GPU the last two have the whole step captured as one CUDA graph per loop count and shape (`kernels/graphs.py`).
 """
 
 import sys

@@ -73,16 +73,17 @@ def _text(values: dict[str, float]) -> str:
 
 
 class _PlainLines:
-    """For pipes and log files: at most about fifty lines a run."""
+    """For pipes and log files: of steps and of validations at most about fifty lines each a run."""
 
     def __init__(self, config: RunConfig, first_step: int) -> None:
         self.num_steps = config.train.num_steps
         self.every = max(1, self.num_steps // 50)
-        self.next = first_step + self.every
+        self.next = dict.fromkeys((False, True), first_step + self.every)
 
     def show(self, step: int, values: dict[str, float]) -> None:
-        if step >= self.next or step >= self.num_steps or "validation" in values:
-            self.next = step + self.every
+        kind = "validation" in values  # on its own: many validations would leave no line for a loss
+        if step >= self.next[kind] or step >= self.num_steps:
+            self.next[kind] = step + self.every
             print(f"step {step}/{self.num_steps}  {_text(values)}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
