@@ -252,14 +252,12 @@ def recipes(scale: Scale) -> Experiment:
 
 def equal_time(scale: Scale) -> Experiment:
     most = SIZES[scale].study_loops
-    configs: dict[tuple[str, str], RunConfig] = {}
-    for name, block in BLOCKS.items():
-        slowest = fitting(_start(block, scale), scale)
-        for num_loops in (count for count in loops_of(PROBLEM, scale) if count <= most):
-            config = replace(slowest, model=replace(slowest.model, num_loops=num_loops))
-            if scale != "smoke":
-                config = with_share(config, estimated_seconds(slowest, scale) / estimated_seconds(config, scale))
-            configs[f"r={num_loops}", name] = config
+    configs = {
+        (f"r={num_loops}", name): _for_as_long_as_most(block, num_loops, scale)
+        for name, block in BLOCKS.items()
+        for num_loops in loops_of(PROBLEM, scale)
+        if num_loops <= most
+    }
     return Experiment(
         id="equal-time",
         title="Many loops or many steps, in the same time",
@@ -272,6 +270,42 @@ def equal_time(scale: Scale) -> Experiment:
         cells=tuple(Cell(row, column, config) for (row, column), config in configs.items()),
         measures=measures(scale),
         against=f"r={most}",
+    )
+
+
+def _for_as_long_as_most(block: str, num_loops: int, scale: Scale) -> RunConfig:
+    """A model of few loops, trained for as long as one of the most."""
+    most = fitting(_start(block, scale), scale)
+    config = replace(most, model=replace(most.model, num_loops=num_loops))
+    if scale == "smoke":
+        return config
+    return with_share(config, estimated_seconds(most, scale) / estimated_seconds(config, scale))
+
+
+def rates(scale: Scale) -> Experiment:
+    num_loops = max(count for count in loops_of(PROBLEM, scale) if count < SIZES[scale].study_loops)
+    cells = []
+    for name, block in BLOCKS.items():
+        config = _for_as_long_as_most(block, num_loops, scale)
+        train = config.train
+        for row, share in (("all", 1.0), ("half", 0.5), ("quarter", 0.25)):
+            lower = replace(
+                train,
+                learning_rate=share * train.learning_rate,
+                muon_learning_rate=share * train.muon_learning_rate,
+            )
+            cells.append(Cell(row, f"{name} r={num_loops}", replace(config, train=lower)))
+    return Experiment(
+        id="rates",
+        title="How high a rate a long training bears",
+        about=(
+            "Models of few loops, trained for as long as those of many, at the rates of the recipe, at half and at a "
+            f"quarter of them. {_on(scale)}"
+        ),
+        scale=scale,
+        cells=tuple(cells),
+        measures=measures(scale),
+        against="all",
     )
 
 
@@ -289,4 +323,5 @@ STUDIES: dict[str, Callable[[Scale], Experiment]] = {
     "fidelity": fidelity,
     "recipes": recipes,
     "equal-time": equal_time,
+    "rates": rates,
 }

@@ -181,6 +181,18 @@ def test_few_loops_are_trained_for_as_long_as_many(scale, step, loop, speed):
         assert same == most.train
 
 
+@pytest.mark.parametrize("scale", ["laptop", "gpu", "paper"])
+def test_rates_alone_differ_in_the_study_of_rates(scale):
+    cells = experiment("rates", scale).cells
+    known = {run_key(cell.config) for cell in experiment("equal-time", scale).cells}
+    assert {cell.row for cell in cells if run_key(cell.config) in known} == {"all"}
+    for column in {cell.column for cell in cells}:
+        first, half, quarter = (cell.config for cell in cells if cell.column == column)
+        for config, share in ((half, 2), (quarter, 4)):
+            raised = {name: share * getattr(config.train, name) for name in ("learning_rate", "muon_learning_rate")}
+            assert replace(config, train=replace(config.train, **raised)) == first
+
+
 def test_studies_share_their_runs_with_table_1():
     for scale in ("laptop", "gpu"):
         table = {run_key(config) for config in experiment("table1", scale).configs()}

@@ -266,7 +266,7 @@ def test_rows_are_held_against_the_one_that_the_study_names():
 def test_our_own_studies_name_the_row_of_their_question():
     rows = {
         "conditioning": "none", "conditioning-parameters": "none", "length": "n", "fidelity": "as here",
-        "recipes": "laptop", "equal-time": "r=4",
+        "recipes": "laptop", "equal-time": "r=4", "rates": "all",
     }  # fmt: skip
     assert {name: made.against for name in STUDIES if (made := experiment(name, "smoke")).against} == rows
     with pytest.raises(InputError, match="nowhere"):
