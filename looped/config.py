@@ -119,14 +119,10 @@ class ModelConfig:
         """Whether the attention looks back alone, where the task says so or not."""
         return task if self.attention == "task" else self.attention == "causal"
 
-    @property
-    def has_free_table(self) -> bool:
-        """Whether what a loop is scaled by is learned for each loop on its own, and not made from its time."""
-        return self.resolved_conditioning in FREE_TABLES
-
     def has_time_for(self, num_loops: int) -> bool:
         """Whether so many loops can be run: a free table has rows for the trained ones alone."""
-        return num_loops <= self.num_loops or not self.has_free_table or self.beyond != "extend"
+        free = self.resolved_conditioning in FREE_TABLES
+        return num_loops <= self.num_loops or not free or self.beyond != "extend"
 
 
 @dataclass(frozen=True)

@@ -290,8 +290,8 @@ def rates(scale: Scale) -> Experiment:
         seconds = estimated_seconds(config, scale)
         # A longer start on short strings would help a rate that is too high, by leaving it less to do (LOG.md).
         train = replace(config.train, curriculum_steps=_start(block, scale).train.curriculum_steps)
-        share = seconds / estimated_seconds(replace(config, train=train), scale)
-        train = replace(train, num_steps=int(share * train.num_steps))
+        longer = estimated_seconds(replace(config, train=train), scale) / seconds
+        train = replace(train, num_steps=int(train.num_steps / longer))
         for row, share in (("all", 1.0), ("half", 0.5), ("quarter", 0.25)):
             lower = replace(
                 train,

@@ -35,25 +35,25 @@ def trained_on(num_steps: int, config: RunConfig, count: int) -> tuple[np.ndarra
     size, the first ones of the set, whatever its order.
     """
     require(num_steps >= 1, "expected a run with a step behind it: this one was trained on nothing yet")
-    size_of = {stage: size_at(stage[0], config) for stage in stages(config, num_steps)}
-    size = max(size_of.values())
-    # An example of another size is another example.
-    steps = [step for stage in size_of if size_of[stage] == size for step in stage][::-1]
+    size = max(size_at(stage[0], config) for stage in stages(config, num_steps))
     batch_size, num_examples = config.train.batch_size, config.train.num_examples
 
-    def seen_at(step: int) -> np.ndarray:
-        return indices_at(step, batch_size, num_examples, config.seed)
+    def seen() -> Iterator[np.ndarray]:
+        """Newest first. An example of another size is another example."""
+        for step in reversed(range(num_steps)):
+            if size_at(step, config) == size:
+                yield indices_at(step, batch_size, num_examples, config.seed)
 
     if num_examples is not None:
         # Not by their number: steps of other sizes leave holes, in each epoch at other examples.
         unseen = np.ones(num_examples, dtype=bool)
-        for step in steps:
-            unseen[seen_at(step)] = False
+        for indices in seen():
+            unseen[indices] = False
             if not unseen.any():
                 return np.arange(min(count, num_examples)), size
     last: dict[int, None] = {}  # newest first, each once
-    for step in steps:
-        last |= dict.fromkeys(seen_at(step)[::-1].tolist())
+    for indices in seen():
+        last |= dict.fromkeys(indices[::-1].tolist())
         if len(last) >= count:
             break
     return np.array(list(last)[:count][::-1]), size

@@ -106,7 +106,10 @@ class Trainer:
             if result is None or self.step < self.config.train.num_steps:
                 self.folder.check_data(self.config.task)
                 result = self._fit(begun if self.step == 0 else [])  # another process may have trained meanwhile
-            return self._told(result)
+        told = {"folder": str(self.folder.path), **result}  # the stored result does without: a folder may be moved
+        if told.get("stopped_by") == "signal":
+            raise Interrupted(told)
+        return told
 
     def _first_step(self) -> tuple[int, Tensor]:
         """Made before there is a folder: what it or a validation would refuse, or finds no memory for, leaves none."""
@@ -181,12 +184,10 @@ class Trainer:
                 if saving:
                     self.save()
                 if stopping:
-                    if stopped():
-                        raise Interrupted(self._told(self._unfinished("signal")))
-                    return self._unfinished("time limit")
+                    return self._unfinished("signal" if stopped() else "time limit")
             validation = self._validation(stopped)
             if not validation:
-                raise Interrupted(self._told(self._unfinished("signal")))
+                return self._unfinished("signal")
             log.record(self.step, **validation)
         result = {"finished": True, "step": self.step, **validation, **self._account()}
         save_json(self.folder.result_path, result)
@@ -214,10 +215,6 @@ class Trainer:
         validation = measured[self.config.task.metric]
         _require_finite(self.step, validation=validation)
         return {"validation": validation}
-
-    def _told(self, result: dict[str, Any]) -> dict[str, Any]:
-        """With the folder, which the stored result does without: it may be moved."""
-        return {"folder": str(self.folder.path), **result}
 
     def _unfinished(self, reason: str) -> dict[str, Any]:
         return {"finished": False, "stopped_by": reason, "step": self.step, **self._account()}
