@@ -102,7 +102,7 @@ def with_changes(states: Iterable[Tensor]) -> Iterator[tuple[Tensor, float]]:
 def solve(model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | None = None) -> Iterator[Frame]:
     """One frame per loop for one example's inputs, as `task.parse` or `task.sample` gives them."""
     require(inputs.ndim == (1 if task.spec.kind == "tokens" else 2), "solve takes the inputs of one example")
-    counted = task.counted(inputs)
+    counted = task.counted(inputs[None])[0]
     batch = torch.from_numpy(inputs)[None].to(next(model.parameters()).device)
     for t, (state, change) in enumerate(with_changes(model.iterate(batch, num_loops))):
         scores = model.read_out(state)[0]

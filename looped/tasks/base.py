@@ -161,8 +161,10 @@ class Task(ABC):
         return {}
 
     def counted(self, inputs: np.ndarray) -> np.ndarray:
-        """(seq,) booleans: where one example's answer is read (default: everywhere)."""
-        return np.ones(len(inputs), dtype=np.bool_)
+        """(batch, seq) booleans: where the answers to these inputs are read (default: at the last position)."""
+        mask = np.zeros(inputs.shape[:2], dtype=np.bool_)
+        mask[:, -1] = True
+        return mask
 
     def examples(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray) -> list[dict[str, Any]]:
         """Examples in the task's own terms, with what lies behind them where there is more than a model sees."""

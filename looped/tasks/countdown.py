@@ -138,7 +138,7 @@ class Countdown(Task):
                 f"no {split} example of {self.name} after {MAX_TRIES} tries: "
                 f"{count} numbers up to {self.max_input} reach too few targets to split"
             )
-        mask = np.broadcast_to(self.counted(np.zeros(_seq_len(count))), sequences.shape).copy()
+        mask = self.counted(sequences)
         return Batch(np.where(mask, BLANK, sequences), sequences, mask)
 
     def test_sets(self) -> dict[str, Self]:
@@ -183,7 +183,9 @@ class Countdown(Task):
         return {"numbers": numbers, "target": target, "solution": self.answer(outputs)}
 
     def counted(self, inputs: np.ndarray) -> np.ndarray:
-        return np.arange(len(inputs)) > _count_of(len(inputs))
+        mask = np.zeros(inputs.shape, dtype=np.bool_)
+        mask[:, _count_of(inputs.shape[1]) + 1 :] = True
+        return mask
 
     def solve(self, inputs: np.ndarray) -> str | None:
         """The first solution as text, by a plain search over the same order: what the fast one is tested against."""

@@ -132,11 +132,8 @@ class Language(Task):
         require(len(tokens) <= self.seq_len, f"expected at most {self.seq_len} tokens, got {len(tokens)}")
         return np.array(tokens, dtype=np.int64)
 
-    def counted(self, inputs: np.ndarray) -> np.ndarray:
-        """The last position alone: what follows the text is asked, not what followed each of its words."""
-        return np.arange(len(inputs)) == len(inputs) - 1
-
     def answer(self, outputs: np.ndarray) -> str:
+        """What follows the text is asked, not what followed each of its words, though all of these are trained."""
         return _show(outputs[-1:])
 
     def describe(self, inputs: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:

@@ -139,9 +139,6 @@ class StringPairs(Task):
         first, second = self._pair(inputs)
         return {"first": first, "second": second, "answer": int(outputs[-1])}
 
-    def counted(self, inputs: np.ndarray) -> np.ndarray:
-        return np.arange(len(inputs)) == len(inputs) - 1
-
     def solve(self, inputs: np.ndarray) -> str:
         return str(self.reference(*self._pair(inputs)))
 
@@ -209,9 +206,7 @@ class StringPairs(Task):
         inputs = lay_out(strings, lengths, self.seq_len_at(size), self.alphabet)
         targets = np.zeros(inputs.shape, dtype=np.int64)
         targets[:, -1] = answers
-        mask = np.zeros(inputs.shape, dtype=np.bool_)
-        mask[:, -1] = True
-        return Batch(inputs, targets, mask)
+        return Batch(inputs, targets, self.counted(inputs))
 
 
 @lru_cache(maxsize=8)

@@ -154,7 +154,7 @@ class Sudoku(Task):
         }
 
     def counted(self, inputs: np.ndarray) -> np.ndarray:
-        return inputs == 0 if self.counts == "open" else np.ones(len(inputs), dtype=np.bool_)
+        return inputs == 0 if self.counts == "open" else np.ones(inputs.shape, dtype=np.bool_)
 
     def render(self, inputs: np.ndarray) -> str:
         return "".join(str(int(digit)) for digit in inputs)
@@ -226,8 +226,7 @@ class Sudoku(Task):
         return not self._pool_size or (self.clues is None and self.difficulty == "any")
 
     def _encode(self, puzzles: np.ndarray, solutions: np.ndarray) -> Batch:
-        mask = puzzles == 0 if self.counts == "open" else np.ones(puzzles.shape, dtype=np.bool_)
-        return Batch(puzzles.astype(np.int64), solutions.astype(np.int64), mask)
+        return Batch(puzzles.astype(np.int64), solutions.astype(np.int64), self.counted(puzzles))
 
     def _drawn_afresh(
         self, split: Split, keys: tuple[np.int64, int, np.ndarray], clues: int
