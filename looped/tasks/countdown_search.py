@@ -4,7 +4,6 @@ import numpy as np
 from numba import uint64
 
 from looped.tasks import draws
-from looped.tasks.base import NUM_BUCKETS
 from looped.tasks.compiled import compiled
 
 # Tokens: the blank, four operators, the equals sign, then one token for each number from 0 on.
@@ -60,7 +59,7 @@ def _content_bucket(numbers, count):
                 digest = draws.absorb(digest, smallest)
                 used += 1
         previous = smallest
-    return np.int64(digest % uint64(NUM_BUCKETS))
+    return draws.bucket(digest)
 
 
 @compiled(nogil=True)

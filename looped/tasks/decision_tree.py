@@ -15,7 +15,7 @@ from numba import uint64
 
 from looped.errors import InputError, require
 from looped.tasks import draws
-from looped.tasks.base import NUM_BUCKETS, Batch, Spec, Split, Task, draw_keys, split_buckets, summary, typed_fields
+from looped.tasks.base import Batch, Spec, Split, Task, draw_keys, split_buckets, summary, typed_fields
 from looped.tasks.compiled import compiled
 
 
@@ -213,7 +213,7 @@ def _content_bucket(coordinates, leaves):
         digest = draws.absorb(digest, coordinate)
     for bits in leaves.view(np.uint32):
         digest = draws.absorb(digest, bits)
-    return np.int64(digest % uint64(NUM_BUCKETS))
+    return draws.bucket(digest)
 
 
 @compiled(nogil=True)

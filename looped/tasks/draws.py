@@ -7,6 +7,7 @@ on its own key alone: not on the batch it is in, nor on the worker that makes it
 import numpy as np
 from numba import uint64
 
+from looped.tasks.base import NUM_BUCKETS
 from looped.tasks.compiled import compiled
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -54,3 +55,9 @@ def unit(state):
 def absorb(digest, value):
     """Fold one small number into a running content hash."""
     return scramble(digest ^ (uint64(value) + _GOLDEN))
+
+
+@compiled(inline="always")
+def bucket(digest):
+    """Of a content hash: where the content lies among the buckets that the splits share out."""
+    return np.int64(digest % uint64(NUM_BUCKETS))

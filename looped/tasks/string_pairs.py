@@ -8,7 +8,6 @@ import numpy as np
 from numba import uint64
 
 from looped.tasks import draws
-from looped.tasks.base import NUM_BUCKETS
 from looped.tasks.compiled import compiled
 
 UNIFORM, OWN_LETTERS, EDITED = 0, 1, 2
@@ -152,7 +151,7 @@ def _content_bucket(strings, lengths):
             for i in range(start, min(start + _LETTERS_PER_WORD, lengths[part])):
                 word = (word << uint64(_BITS_PER_LETTER)) | uint64(strings[part, i])
             digest = draws.absorb(digest, word)
-    return np.int64(digest % uint64(NUM_BUCKETS))
+    return draws.bucket(digest)
 
 
 @compiled(nogil=True)

@@ -8,7 +8,6 @@ import numpy as np
 from numba import uint64
 
 from looped.tasks import draws
-from looped.tasks.base import NUM_BUCKETS
 from looped.tasks.compiled import compiled
 from looped.tasks.sudoku_solver import is_forced, load, search, solve_boards
 
@@ -173,7 +172,7 @@ def grid_bucket(solution):
                     to[solution[first * across + k * along] - 1] = solution[second * across + k * along] - 1
                 multiset += draws.absorb(_cycles(to), first // box == second // box)
         total += draws.scramble(multiset)
-    return np.int64(draws.scramble(total) % uint64(NUM_BUCKETS))
+    return draws.bucket(draws.scramble(total))
 
 
 @compiled(nogil=True)
@@ -218,4 +217,4 @@ def puzzle_bucket(puzzle):
                 names[digit] = known
             code = code * uint64(5) + names[digit]
         least = min(least, code)
-    return np.int64(draws.absorb(least, 0) % uint64(NUM_BUCKETS))
+    return draws.bucket(draws.absorb(least, 0))
