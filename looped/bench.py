@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from looped.config import ModelConfig, TrainConfig
+from looped.config import Device, Engine, ModelConfig, TrainConfig
 from looped.errors import unknown
 from looped.models import LoopModel, build_model
 from looped.tasks import Spec
-from looped.training.engine import Engine, choose_device, set_engine
+from looped.training.engine import choose_device, set_engine
 from looped.training.objective import TensorBatch, loop_loss
 from looped.training.stepper import Stepper
 from looped.training.trainer import hardware
@@ -69,24 +69,39 @@ def preset(name: str) -> Preset:
 
 
 def bench_train(
-    name: str, *, engines: Sequence[Engine] = ENGINES, batches: Sequence[int] = (), device: str = "auto", **change: Any
+    name: str,
+    *,
+    engines: Sequence[Engine] = ENGINES,
+    batches: Sequence[int] = (),
+    device: Device = "auto",
+    **change: Any,
 ) -> Iterator[dict[str, Any]]:
     """One row per engine and batch: a whole training step, with AdamW. `change` replaces fields of the model."""
     yield from _rows(_train_row, name, engines, batches, device, change)
 
 
 def bench_infer(
-    name: str, *, engines: Sequence[Engine] = ENGINES, batches: Sequence[int] = (), device: str = "auto", **change: Any
+    name: str,
+    *,
+    engines: Sequence[Engine] = ENGINES,
+    batches: Sequence[int] = (),
+    device: Device = "auto",
+    **change: Any,
 ) -> Iterator[dict[str, Any]]:
     """One row per engine and batch: the answer after the last loop."""
     yield from _rows(_infer_row, name, engines, batches, device, change)
 
 
 def _rows(
-    measure: "RowOf", name: str, engines: Sequence[Engine], batches: Sequence[int], device: str, change: dict[str, Any]
+    measure: "RowOf",
+    name: str,
+    engines: Sequence[Engine],
+    batches: Sequence[int],
+    device: Device,
+    change: dict[str, Any],
 ) -> Iterator[dict[str, Any]]:
     chosen = preset(name)
-    place = choose_device(device)  # pyright: ignore[reportArgumentType]
+    place = choose_device(device)
     model = replace(chosen.model, **change)
     for batch in batches or chosen.batches:
         for engine in engines:
@@ -95,12 +110,12 @@ def _rows(
 
 
 def bench_scaling(
-    name: str, *, varied: Collection[Varied] = VARIED, device: str = "auto", engine: Engine | None = None
+    name: str, *, varied: Collection[Varied] = VARIED, device: Device = "auto", engine: Engine | None = None
 ) -> Iterator[dict[str, Any]]:
     """Time and memory of a step against loops, tokens and batch, each doubled three times from an eighth; and what it
     is to compute loops again in the backward pass, up to ten times as many of them."""
     chosen = preset(name)
-    place = choose_device(device)  # pyright: ignore[reportArgumentType]
+    place = choose_device(device)
     engine = engine or ("fused" if place.type == "cuda" else "eager")
     batch = chosen.batches[0]
     for part in (8, 4, 2, 1):
@@ -267,7 +282,7 @@ def _peak_gib(device: torch.device) -> float | None:
     return round(torch.cuda.max_memory_allocated() / 2**30, 2) if device.type == "cuda" else None
 
 
-def machine(device: str = "auto") -> dict[str, Any]:
+def machine(device: Device = "auto") -> dict[str, Any]:
     """What the rows were measured on."""
-    place = choose_device(device)  # pyright: ignore[reportArgumentType]
+    place = choose_device(device)
     return {"hardware": hardware(place), "torch": torch.__version__, "matrix_tflops": round(matrix_rate(place), 3)}

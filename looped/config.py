@@ -16,6 +16,10 @@ from looped.errors import InputError, check_fields, require, unknown
 from looped.tasks import Task, task_class
 from looped.tasks.base import MAX_INDEX
 
+Device = Literal["auto", "cpu", "cuda"]
+Engine = Literal["eager", "compiled", "fused"]
+"""how the loops are computed: `training/engine.py` says what each does"""
+
 MAX_CHOICES = 8
 # Conditionings that learn a row for each loop on its own, where the others make it from the loop's time or have none.
 FREE_TABLES = ("table", "eta")
@@ -202,9 +206,9 @@ class TrainConfig:
     """steps between lines of the log"""
     max_minutes: float | None = _volatile(None)
     """stop cleanly after this long, with a checkpoint (None: never); the schedule stays and the run can be resumed"""
-    device: Literal["auto", "cpu", "cuda"] = _volatile("auto")
+    device: Device = _volatile("auto")  # noqa: RUF009 (a field is made, as everywhere here)
     """where to compute"""
-    engine: Literal["auto", "eager", "compiled", "fused"] = _volatile("auto")
+    engine: Literal["auto", Engine] = _volatile("auto")
     """plain PyTorch, compiled sublayers, or fused kernels (auto: fused on a GPU where they cover the model)"""
     remat: int = _volatile(0)
     """loops between states that are kept for the backward pass, the rest being computed again (0: keep all)"""

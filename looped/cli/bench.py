@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from looped.cli.parsing import leading_name, parse, require_writable, show
+from looped.config import Device, Engine
 from looped.errors import require
 
 _VERBS = ("train", "infer", "scaling")
@@ -19,11 +20,11 @@ class BenchCommand:
 
     preset: str | None = None
     """reasoning, lm or laptop (None: reasoning on a GPU, laptop without)"""
-    engines: tuple[Literal["eager", "compiled", "fused"], ...] = ()
+    engines: tuple[Engine, ...] = ()
     """which ones (none given: all that the device has)"""
     batches: tuple[int, ...] = ()
     """sequences at once, each measured (none given: the preset's)"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """where to compute"""
     json: bool = False
     """print one JSON object"""
@@ -40,9 +41,9 @@ class ScalingCommand:
     """reasoning, lm or laptop (None: reasoning on a GPU, laptop without)"""
     varied: tuple[Literal["loops", "tokens", "batch", "remat"], ...] = ()
     """what is changed (none given: everything)"""
-    engine: Literal["eager", "compiled", "fused"] | None = None
+    engine: Engine | None = None
     """which one (None: fused on a GPU, eager without)"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """where to compute"""
     json: bool = False
     """print one JSON object"""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import field, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
@@ -23,7 +23,7 @@ def data(arguments: list[str]) -> None:
         _check(rest)
         return
 
-    from looped.tasks import TASKS, task_class
+    from looped.tasks import TASKS, Split, task_class
 
     name, rest = leading_name(rest, "task", TASKS, f"looped data {verb} TASK --help")
     fields: list[Any] = [
@@ -36,7 +36,7 @@ def data(arguments: list[str]) -> None:
         ("seed", Annotated[int, tyro.conf.arg(help="seed of the examples")], field(default=0)),
         (
             "split",
-            Annotated[Literal["train", "validation", "test"], tyro.conf.arg(help="which examples")],
+            Annotated[Split, tyro.conf.arg(help="which examples")],
             field(default="train"),
         ),
         ("json", Annotated[bool, tyro.conf.arg(help=JSON_HELP)], field(default=False)),

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from looped.cli.parsing import AnyRun, aligned, loops_text, parse, require_svg, show
+from looped.config import Device
 
 SHOWN_ROWS = 16
 
@@ -20,7 +21,7 @@ class InspectCommand:
     """loops to run (None: the trained number)"""
     svg: Path | None = None
     """file to write a picture of it to"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """where to compute"""
     json: bool = False
     """print one JSON object"""

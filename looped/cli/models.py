@@ -1,11 +1,12 @@
 """`looped models`, and `looped models check|pack`."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import tyro
 
 from looped.cli.parsing import aligned, leading_name, parse, show
+from looped.config import Device
 from looped.errors import InputError
 
 _VERBS = ("list", "check", "pack")
@@ -43,7 +44,7 @@ class PackCommand:
     """of the code that trained it (None: what the run's record says)"""
     date: str | None = None
     """of the training's end (None: what the run's record says)"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """where to test"""
     json: bool = False
     """print one JSON object"""

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from looped.errors import InputError, check_fields, require
 from looped.files import data_folder
 
 Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 # An example belongs to a split by its content: of NUM_BUCKETS buckets of the content's hash, number 0 is the test
 # split, number 1 validation, the rest training. So no seed and no index can put one example into two splits.

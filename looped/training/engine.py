@@ -15,14 +15,13 @@ from typing import Any, Literal
 import torch
 
 from looped import kernels
+from looped.config import Device, Engine
 from looped.errors import InputError
 from looped.models import LoopModel
 from looped.models.fused import FusedLoops, why_not_fused
 
-Engine = Literal["eager", "compiled", "fused"]
 
-
-def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
+def choose_device(wanted: Device) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise InputError("device 'cuda' needs a GPU that PyTorch can see, found none")
     if wanted == "auto":
@@ -30,7 +29,7 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     return torch.device(wanted)
 
 
-def set_engine(model: LoopModel, wanted: Literal["auto", "eager", "compiled", "fused"], device: torch.device) -> Engine:
+def set_engine(model: LoopModel, wanted: Literal["auto", Engine], device: torch.device) -> Engine:
     """Let a model compute its loops with the chosen engine, or with the next best one; returns which."""
     if wanted == "auto":
         wanted = "fused" if device.type == "cuda" else "eager"
