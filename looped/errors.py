@@ -18,7 +18,7 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_counts(**given: Any) -> None:
-    """That numbers are whole ones (numpy's are, too) and at least 1."""
+    """That numbers are whole by their type (numpy's are, too; 4.0 would go a long way before it fails), at least 1."""
     for name, value in given.items():
         require(isinstance(value, Integral), f"{name} must be a whole number, got {value!r}")
         require(value >= 1, f"{name} must be at least 1, got {value}")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from looped.errors import InputError, require, unknown
+from looped.errors import InputError, require, require_counts, unknown
 from looped.theory import block, lean
 from looped.theory.engine import Engine
-from looped.theory.exact import LoopedNetwork, Number, Size, entries, exactly, require_integers
+from looped.theory.exact import LoopedNetwork, Number, Size, entries, exactly
 from looped.theory.faults import require_known
 from looped.theory.functions import Lipschitz, Target
 from looped.theory.ids import (
@@ -226,10 +226,9 @@ def approximate(
     require(variant == "paper" or not printed, f"only the variant paper has printed faults, got {variant!r}")
     if representative not in ("corner", "centre"):
         raise unknown("representative", representative, ("corner", "centre"))
-    require_integers(dim=dim, tokens=tokens, cells=cells, bits=bits)
+    require_counts(dim=dim, tokens=tokens, cells=cells, bits=bits)
+    require(cells >= 2, f"expected cells >= 2, got {cells}")
     dim, tokens, cells, bits = int(dim), int(tokens), int(cells), int(bits)  # numpy's would overflow
-    if min(dim, tokens, bits) < 1 or cells < 2:
-        raise InputError(f"expected dim, tokens, bits >= 1 and cells >= 2, got {dim=}, {tokens=}, {bits=}, {cells=}")
     grid = Grid(dim, tokens, cells, representative)
     plan = Plan(variant, grid, bits)
     plan.refuse_if_too_large()

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from numbers import Integral, Rational, Real
+from numbers import Rational, Real
 
 import numpy as np
 
-from looped.errors import InputError, require
+from looped.errors import InputError
 
 Number = int | Fraction
 HALF = Fraction(1, 2)
@@ -281,12 +281,6 @@ def entries(inputs: np.ndarray) -> np.ndarray:
     exact = np.empty(len(numbers), dtype=object)
     exact[:] = numbers
     return exact.reshape(inputs.shape)
-
-
-def require_integers(**given: object) -> None:
-    """Counts must be whole numbers, by their type too: 4.0 cells would go a long way before they fail."""
-    for name, value in given.items():
-        require(isinstance(value, Integral), f"expected a whole number as {name}, got {value!r}")
 
 
 def plain(number: Rational) -> Fraction:

@@ -19,8 +19,7 @@ from typing import Literal, cast
 
 import numpy as np
 
-from looped.errors import InputError, require, unknown
-from looped.theory.exact import require_integers
+from looped.errors import InputError, require, require_counts, unknown
 from looped.theory.ids import Function, described
 
 ModulusName = Literal["sequence", "context", "token"]
@@ -130,8 +129,7 @@ FUNCTIONS: dict[str, Callable[[int, int], Target]] = {
 
 def load(name: str, dim: int, tokens: int) -> Target:
     """A built-in function by name, or `file.py:name` for a user's own."""
-    require_integers(dim=dim, tokens=tokens)
-    require(min(dim, tokens) >= 1, f"expected dim and tokens >= 1, got {dim=}, {tokens=}")
+    require_counts(dim=dim, tokens=tokens)
     if ":" not in name:
         if name not in FUNCTIONS:
             raise unknown("function", name, [*FUNCTIONS, "file.py:name"])

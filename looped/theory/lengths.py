@@ -14,10 +14,10 @@ from typing import Literal
 
 import numpy as np
 
-from looped.errors import InputError
+from looped.errors import InputError, require, require_counts
 from looped.theory.approximate import refuse_if_not_equivariant
 from looped.theory.engine import Engine
-from looped.theory.exact import HALF, FeedForward, Form, Head, LoopedNetwork, Size, entries, require_integers, row
+from looped.theory.exact import HALF, FeedForward, Form, Head, LoopedNetwork, Size, entries, row
 from looped.theory.ids import Function, Grid, TokenIds, Vector, label, number, tabulate
 from looped.theory.lean import count_thresholds, label_schedule, read_digits_and_labels, start_rows
 from looped.theory.quantizer import trifling
@@ -57,9 +57,8 @@ def approximate_any_length(
     representative: Literal["corner", "centre"] = "corner",
 ) -> AnyLength:
     """The block for f, a function of (dim, tokens) arrays of any length up to `most_tokens`."""
-    require_integers(dim=dim, most_tokens=most_tokens, cells=cells)
-    if min(dim, most_tokens) < 1 or cells < 2:
-        raise InputError(f"expected dim, most_tokens >= 1 and cells >= 2, got {dim=}, {most_tokens=}, {cells=}")
+    require_counts(dim=dim, most_tokens=most_tokens, cells=cells)
+    require(cells >= 2, f"expected cells >= 2, got {cells}")
     base = cells**dim
     num_ids = base * math.comb(base + most_tokens - 1, most_tokens - 1)
     if num_ids > MOST_IDS:

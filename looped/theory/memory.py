@@ -9,9 +9,9 @@ from numbers import Integral
 
 import numpy as np
 
-from looped.errors import InputError, require, unknown
+from looped.errors import InputError, require, require_counts, unknown
 from looped.theory.engine import Engine
-from looped.theory.exact import LoopedNetwork, Size, exactly, require_integers
+from looped.theory.exact import LoopedNetwork, Size, exactly
 from looped.theory.horner import horner_memorizer
 from looped.theory.memorizer import bits_memorizer, minimal_modulated_memorizer, modulated_memorizer
 from looped.theory.streams import sqrt_memorizer, stream_memorizer
@@ -56,7 +56,7 @@ def memorize(labels: Sequence, variant: str = "bits", bits: int = 8) -> Memory:
     if variant not in MEMORIZERS:
         raise unknown("memorizer", variant, MEMORIZERS)
     require(isinstance(labels, Sequence | np.ndarray), f"expected a list of labels, got {labels!r}")
-    require_integers(bits=bits)
+    require_counts(bits=bits)
     table = [
         [exactly(v, "a finite number as label") for v in (y if isinstance(y, Sequence | np.ndarray) else [y])]
         for y in labels
@@ -64,8 +64,6 @@ def memorize(labels: Sequence, variant: str = "bits", bits: int = 8) -> Memory:
     if len(table) < 2 or len({len(y) for y in table}) != 1:
         raise InputError(f"expected at least two labels, all of one length, got lengths {[len(y) for y in table][:8]}")
     if variant in ("stream", "horner", "sqrt"):
-        if bits < 1:
-            raise InputError(f"expected bits >= 1, got {bits}")
         network = MEMORIZERS[variant](table, bits)
     else:
         network = MEMORIZERS[variant](table)

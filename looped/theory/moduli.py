@@ -12,8 +12,7 @@ from typing import get_args
 
 import numpy as np
 
-from looped.errors import InputError
-from looped.theory.exact import require_integers
+from looped.errors import require, require_counts
 from looped.theory.functions import Lipschitz, ModulusName, Target, norm, require_norm
 from looped.theory.ids import Function, evaluate
 
@@ -51,9 +50,8 @@ def moduli(
     seed: int = 0,
 ) -> Moduli:
     """Estimate the moduli at `delta` in the p-norm. One number as `lipschitz` bounds f as a whole, and so all three."""
-    require_integers(dim=dim, tokens=tokens)
-    if not (isinstance(delta, Real) and delta > 0) or dim < 1 or tokens < 1:
-        raise InputError(f"expected delta > 0, dim and tokens >= 1, got {delta=}, {dim=}, {tokens=}")
+    require_counts(dim=dim, tokens=tokens)
+    require(isinstance(delta, Real) and delta > 0, f"expected delta > 0, got {delta}")
     require_norm(p)
     target = as_target(function, lipschitz)
     rng = np.random.default_rng(seed)
