@@ -59,6 +59,7 @@ def approximate_any_length(
     """The block for f, a function of (dim, tokens) arrays of any length up to `most_tokens`."""
     require_counts(dim=dim, most_tokens=most_tokens, cells=cells)
     require(cells >= 2, f"expected cells >= 2, got {cells}")
+    dim, most_tokens, cells = int(dim), int(most_tokens), int(cells)  # numpy's would overflow
     base = cells**dim
     num_ids = base * math.comb(base + most_tokens - 1, most_tokens - 1)
     if num_ids > MOST_IDS:

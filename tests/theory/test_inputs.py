@@ -206,6 +206,8 @@ def test_numpys_counts_do_not_overflow():
     """2 * 2^(9 * 7 + 7) labels: more than 64 bits can count, which numpy would count all the same."""
     with pytest.raises(InputError, match=f"needs {2 * 2 ** (7 * 10):,} labels"):
         theory.approximate(square, np.int64(7), np.int64(9), np.int64(2))
+    with pytest.raises(InputError, match=f"^{2**70:,} ids would be needed"):
+        approximate_any_length(square, np.int64(70), np.int64(1), np.int64(2))
 
 
 def test_a_sharpness_is_a_number_above_zero():
