@@ -1,7 +1,10 @@
-"""The same ids, labels and codes a second time, straight from their definitions and without looped.theory."""
+"""The same ids, labels and codes a second time, straight from their definitions and without looped.theory; and a
+function to try them with."""
 
 from fractions import Fraction
 from itertools import pairwise, product
+
+import numpy as np
 
 
 def coordinates(token_id, dim, cells):
@@ -73,3 +76,8 @@ def paper_number(z, position, dim, cells):
 def others_number(z, position, base):
     others = [a for j, a in enumerate(z) if j != position]
     return sequence_number(others, base) * base + z[position]
+
+
+def rough(x):
+    """Permutation equivariant and far from constant."""
+    return np.sin(9 * x + 4 * x.sum(axis=1, keepdims=True)) + np.cos(7 * x.sum()) * x

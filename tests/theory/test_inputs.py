@@ -1,9 +1,7 @@
 """A user's mistakes: refused in one line that says what was expected and what came."""
 
-import json
 import re
 import sys
-from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from math import inf
@@ -17,10 +15,9 @@ from looped.theory.contextual import contextual_map
 from looped.theory.lengths import approximate_any_length
 from looped.theory.memorizer import FAULTS as memory_faults
 from looped.theory.memorizer import MODULATED_FAULTS, bit_extraction, bits_memorizer, modulated_memorizer
-from looped.theory.plots import plot
 from looped.theory.quantizer import FAULTS as quantizer_faults
 from looped.theory.quantizer import quantizer
-from looped.theory.report import check_cells, report
+from looped.theory.report import report
 
 
 def square(x):
@@ -358,79 +355,6 @@ def test_functions_by_name_and_from_a_file(tmp_path):
     for name in theory.FUNCTIONS:
         with pytest.raises(InputError, match="tokens must be at least 1, got 0"):
             theory.load(name, 1, 0)
-
-
-def test_the_report_says_when_there_is_nothing_to_check_and_when_a_constant_is_refuted():
-    empty = report("mean", 1, 3, 2)
-    assert (empty.cells_checked, empty.refuted) == (0, False)
-    assert "nothing to check" in empty.text()
-    assert "cells checked" not in empty.text()
-    steep = report("attn", 1, 2, 3, lipschitz=0.01)
-    assert steep.refuted
-    assert "VIOLATED: f is steeper than its Lipschitz constant 0.01" in steep.text()
-    assert not report("attn", 1, 2, 3).refuted
-
-
-def test_the_report_says_when_the_network_does_not_return_what_it_stores(monkeypatch):
-    """A network with a printed fault: the cells are compared, and what the report says is what came out."""
-    faulty = theory.approximate(theory.load("wave", 1, 2), 1, 2, 3, printed={"stray digit"})
-    assert check_cells(faulty) == (9, False, False)
-    assert check_cells(theory.approximate(theory.load("wave", 1, 2), 1, 2, 3)) == (9, True, False)
-    assert check_cells(theory.approximate(theory.load("wave", 1, 2), 1, 2, 3, "modulated")) == (9, True, True)
-    monkeypatch.setattr("looped.theory.report.approximate", lambda *given, **more: faulty)
-    said = report("wave", 1, 2, 3)
-    assert (said.equals_code, said.exact, said.refuted) == (False, False, True)
-    assert "NO: not the stored label on all of 9 cells checked" in said.text()
-    assert replace(said, equals_code=True, holds=True).refuted is False
-
-
-@pytest.mark.parametrize(("variant", "exact"), [("paper", False), ("modulated", True), ("lean-stream", False)])
-def test_the_report_says_what_was_built_and_whether_it_is_exact(variant, exact):
-    said = report("wave", 1, 2, 3, variant)
-    assert (said.exact, said.equals_code, said.holds, said.cells_checked) == (exact, True, True, 9)
-    assert json.loads(json.dumps(said.as_dict()))["size"]["loops"] == said.size.loops
-    assert f"{said.size.loops} loops" in said.text()
-    assert ("f(representative)" in said.text()) == exact
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("staircase", {"cells": 3}),
-        ("ids", {}),
-        ("labels", {}),
-        ("trace", {"variant": "modulated"}),
-        ("error", {"most_loops": 40}),
-    ],
-)
-def test_pictures_are_written(tmp_path, name, options):
-    pytest.importorskip("matplotlib")
-    path = plot(name, tmp_path / "picture.png", **options)
-    assert path.read_bytes()[:4] == b"\x89PNG"
-
-
-@pytest.mark.parametrize(("ending", "begins"), [(".svg", b"<?xml"), (".PDF", b"%PDF"), (".png", b"\x89PNG")])
-def test_the_ending_is_the_format_and_missing_folders_are_made(tmp_path, ending, begins):
-    path = plot("staircase", tmp_path / "new" / "folder" / f"picture{ending}", cells=2)
-    assert path.read_bytes().startswith(begins)
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
-
-
-def test_pictures_refuse_unknown_names_and_places_and_leave_nothing(tmp_path):
-    (tmp_path / "folder.png").mkdir()
-    (tmp_path / "file").write_text("mine")
-    for name, path, message in [
-        ("stairs", "x.png", "unknown picture 'stairs'"),
-        ("ids", "new/x.txt", r"ends in .png, .svg, .pdf, got .*x\.txt"),
-        ("ids", "new/x", "ends in .png"),
-        ("staircase", "folder.png", r"cannot write .*folder\.png: Is a directory"),
-        ("staircase", "file/x.png", r"cannot write .*file/x\.png: (File exists|Not a directory)"),
-    ]:
-        with pytest.raises(InputError, match=message) as caught:
-            plot(name, tmp_path / path)
-        assert "\n" not in str(caught.value)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder.png"]
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_theory_needs_neither_torch_nor_matplotlib():

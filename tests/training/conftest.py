@@ -1,6 +1,7 @@
 """Runs small enough to train in a fraction of a second."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,3 +27,9 @@ def tiny(*, model: dict[str, Any] | None = None, train: dict[str, Any] | None = 
     """A tiny run with some fields changed."""
     config = RunConfig(TASK, replace(MODEL, **(model or {})), replace(TRAIN, **(train or {})))
     return replace(config, **rest)
+
+
+def damage(shard: Path) -> None:
+    data = bytearray(shard.read_bytes())
+    data[-5] ^= 1
+    shard.write_bytes(data)

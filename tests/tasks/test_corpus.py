@@ -1,0 +1,279 @@
+"""Texts as tokens: found, read in every format, cut into splits and kept."""
+
+import os
+import resource
+import shutil
+import sys
+import types
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest.mock import DEFAULT, Mock
+
+import numpy as np
+import pytest
+
+from looped.errors import InputError
+from looped.tasks import bpe, corpus
+from looped.tasks.language import Language
+from tests.tasks.conftest import PROSE
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("LOOPED_CACHE", str(folder))
+    return folder
+
+
+def supplied(*parts: str) -> Path:
+    path = Path(os.environ.get("LOOPED_DATA", "/nonexistent"), *parts)
+    if not path.exists():
+        pytest.skip(f"LOOPED_DATA holds no {'/'.join(parts)}")
+    return path
+
+
+def whole(text: str, **knobs) -> np.ndarray:
+    """All tokens of a file, put together from the three parts it is cut into."""
+    task = Language(text=text, **knobs)
+    return np.concatenate([task.tokens(split) for split in ("train", "validation", "test")])
+
+
+class TestCorpus:
+    @pytest.mark.parametrize("block", [16, 100, 1000, 1 << 20])
+    def test_blocks_give_the_tokens_of_the_whole(self, prose, block, monkeypatch):
+        monkeypatch.setattr(corpus, "BLOCK", block)
+        assert whole(str(prose)).tolist() == bpe.encode(prose.read_text(encoding="utf-8")).tolist()
+
+    @pytest.mark.parametrize("block", [7, 12, 1 << 20])
+    def test_end_of_text_stands_between_articles(self, tmp_path, block, monkeypatch):
+        monkeypatch.setattr(corpus, "BLOCK", block)
+        path = tmp_path / "articles.txt"
+        path.write_text("One\n\nfirst.\n\x1e\nTwo\n\nsecond.\n\x1e\nThree\n")
+        expected = []
+        for article in ("One\n\nfirst.", "Two\n\nsecond.", "Three\n"):
+            expected += [*bpe.encode(article).tolist(), 50256]
+        assert whole(str(path)).tolist() == expected[:-1]
+
+    def test_end_of_text_after_every_line(self, tmp_path):
+        path = tmp_path / "lines.txt"
+        path.write_text("one\n\ntwo")
+        expected = [*bpe.encode("one\n"), 50256, *bpe.encode("\n"), 50256, *bpe.encode("two\n"), 50256]
+        assert whole(str(path), end_of_text="line").tolist() == expected
+
+    def test_several_files_are_one_text(self, tmp_path):
+        for name, text in (("train-0", "zero"), ("train-1", "one\n"), ("valid", "held\n"), ("test", "out\n")):
+            (tmp_path / f"{name}.txt").write_text(text)
+        task = Language(text=str(tmp_path))
+        assert bpe.decode(task.tokens("train").tolist()) == "zero<|endoftext|>one\n"
+        assert bpe.decode(task.tokens("validation").tolist()) == "held\n"
+        assert bpe.decode(task.tokens("test").tolist()) == "out\n"
+
+    def test_zstd_and_parquet_hold_the_same(self, prose, tmp_path):
+        zstandard, arrow = pytest.importorskip("zstandard"), pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        text = prose.read_text(encoding="utf-8")
+        packed = tmp_path / "prose.txt.zst"
+        half = len(text) // 2
+        frames = [zstandard.ZstdCompressor().compress(part.encode()) for part in (text[:half], text[half:])]
+        packed.write_bytes(b"".join(frames))
+        rows = tmp_path / "prose.parquet"
+        lines = text.removesuffix("\n").split("\n")
+        parquet.write_table(arrow.table({"text": lines}), rows)
+        expected = whole(str(prose)).tolist()
+        assert whole(str(packed)).tolist() == expected
+        assert whole(str(rows)).tolist() == expected
+
+    @pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the zstd program")
+    def test_zstd_without_the_package(self, tmp_path, prose, monkeypatch):
+        zstandard = pytest.importorskip("zstandard")
+        packed = tmp_path / "prose.txt.zst"
+        packed.write_bytes(zstandard.ZstdCompressor().compress(prose.read_bytes()))
+        broken = tmp_path / "broken.txt.zst"
+        broken.write_bytes(packed.read_bytes()[:-9])
+        monkeypatch.setitem(sys.modules, "zstandard", None)
+        assert whole(str(packed)).tolist() == whole(str(prose)).tolist()
+        with pytest.raises(InputError, match="cut short"):
+            whole(str(broken))
+
+    def test_hugging_face(self, monkeypatch):
+        class Rows:
+            column_names = ("text",)
+
+            def __init__(self, rows):
+                self.rows = rows
+
+            def iter(self, batch_size):
+                yield {"text": self.rows}
+
+        def load_dataset(name, config, split):
+            assert (name, config) == ("someone/text", "plain")
+            return Rows([f"{split} row", "", "another\n"])
+
+        monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+        task = Language(text="hf:someone/text:plain")
+        assert bpe.decode(task.tokens("test").tolist()) == "test row\n\nanother\n"
+        monkeypatch.setitem(sys.modules, "datasets", None)
+        with pytest.raises(InputError, match="pip install datasets"):
+            Language(text="hf:someone/other:plain").tokens("test")
+
+    def test_an_interrupted_encoding_goes_on_where_it_was(self, prose, monkeypatch, own_cache):
+        monkeypatch.setattr(corpus, "BLOCK", 1000)
+        task, encode = Language(text=str(prose)), corpus._encode_block
+        blocks = list(corpus._blocks((str(prose),), "article"))
+        interrupted = Mock(wraps=encode, side_effect=[DEFAULT] * 4 + [KeyboardInterrupt])
+        monkeypatch.setattr(corpus, "_encode_block", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            task.tokens("train")
+        (part,) = own_cache.glob("tokens/*.part")
+        with part.open("ab") as file:
+            file.write(b"half a block that was never finished")
+        then = Mock(wraps=encode)
+        monkeypatch.setattr(corpus, "_encode_block", then)
+        task.tokens("train")
+        assert [call.args[0] for call in then.call_args_list] == blocks[4:] != []
+        assert whole(str(prose)).tolist() == bpe.encode(prose.read_text(encoding="utf-8")).tolist()
+        assert {path.suffix for path in own_cache.glob("tokens/*")} == {".bin", ".lock"}
+
+    def test_text_that_changed_is_encoded_again(self, prose):
+        for number, text in enumerate(("something else\n", "something more\n")):  # of the same length
+            prose.write_text(text)
+            os.utime(prose, (number, number))
+            assert bpe.decode(whole(str(prose)).tolist()) == text
+
+    def test_threads_that_come_at_once_get_the_same(self, prose, monkeypatch):
+        monkeypatch.setattr(corpus, "BLOCK", 1000)
+        with ThreadPoolExecutor(4) as pool:
+            rows = list(pool.map(lambda _: Language(text=str(prose)).tokens("train").tolist(), range(4)))
+        assert rows[0] == rows[1] == rows[2] == rows[3]
+        assert bpe.encode(prose.read_text(encoding="utf-8")).tolist()[: len(rows[0])] == rows[0]
+
+    def test_a_disk_without_room(self, prose, own_cache):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
+        try:
+            with pytest.raises(InputError, match="cannot write"):
+                whole(str(prose))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert not list(own_cache.glob("tokens/*.bin"))
+        assert whole(str(prose)).tolist() == bpe.encode(prose.read_text(encoding="utf-8")).tolist()
+
+    def test_what_cannot_be_read(self, tmp_path, prose):
+        files = {
+            "empty.txt": (b"", "is empty"),
+            "latin.txt": (b"fine\nfine\ncaf\xe9 au lait\n", r"latin\.txt, line 3: expected UTF-8 text, got byte 0xe9"),
+            "cut.txt.zst": (b"\x28\xb5\x2f\xfd\x04", "cut short or no zstd"),
+            "no.txt.zst": (b"plain text", "cut short or no zstd"),
+        }
+        for name, (content, complaint) in files.items():
+            self.refused(tmp_path / name, content, complaint)
+
+    def test_a_damaged_parquet_file_cannot_be_read(self, tmp_path):
+        pytest.importorskip("pyarrow")
+        self.refused(tmp_path / "no.parquet", b"plain text", "no parquet file")
+
+    def refused(self, path, content, complaint):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=complaint) as caught:
+            whole(str(path))
+        assert "\n" not in str(caught.value)
+
+    def test_a_source_that_cannot_be_opened_is_named(self, tmp_path):
+        for name in ("train.txt", "valid.txt", "test.txt"):
+            (tmp_path / name).mkdir()
+        with pytest.raises(InputError, match=r"^cannot read .*/train\.txt: Is a directory$"):
+            Language(text=str(tmp_path)).tokens("train")
+        (tmp_path / "test.txt").rmdir()
+        (tmp_path / "test.txt").symlink_to(tmp_path / "gone")
+        with pytest.raises(InputError, match=r"^cannot read .*/test\.txt: No such file"):
+            Language(text=str(tmp_path)).tokens("test")
+
+    def test_wrong_column(self, tmp_path):
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.table({"words": ["a"]}), tmp_path / "wrong.parquet")
+        with pytest.raises(InputError, match="expected a column text, got words"):
+            whole(str(tmp_path / "wrong.parquet"))
+
+    def test_text_that_is_not_there(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("LOOPED_DATA", str(tmp_path))
+        task = Language()
+        assert task.spec.output_size == 50304
+        with pytest.raises(InputError, match=r"no text 'wikitext' here or in"):
+            task.sample(0, "train", [0])
+        (tmp_path / "wikitext").mkdir()
+        with pytest.raises(InputError, match="no text in"):
+            task.sample(0, "train", [0])
+        (tmp_path / "wikitext" / "wiki.valid.raw").write_text("text\n" * 3000)
+        with pytest.raises(InputError, match="no training text in"):
+            task.sample(0, "train", [0])
+        assert task.sample(0, "validation", [0]).inputs.shape == (1, 1024)
+
+    def test_a_missing_held_out_split_is_half_of_the_other(self, tmp_path):
+        (tmp_path / "train.txt").write_text("train")
+        (tmp_path / "valid.txt").write_text("\n".join(f"line {number}" for number in range(500)))
+        task = Language(text=str(tmp_path))
+        halves = [task.tokens(split) for split in ("validation", "test")]
+        assert abs(len(halves[0]) - len(halves[1])) <= 1
+        assert np.concatenate(halves).tolist() == bpe.encode((tmp_path / "valid.txt").read_text()).tolist()
+
+    @pytest.mark.parametrize(
+        ("train", "valid", "test"),
+        [
+            ("wiki.train.raw", "wiki.valid.raw", "wiki.test.raw"),
+            ("train-00000-of-00002.parquet", "validation-00000.parquet", "test-00000.parquet"),
+            ("TRAIN.TXT", "Valid.Txt", "TEST.TXT"),
+            ("training_set.txt", "dev2.txt", "3test.txt"),
+            ("trainset.txt", "development.txt", "testset.txt"),
+            ("traindata.txt", "devel.txt", "tests.txt"),
+            ("trainV2.txt", "validV2.txt", "testV2.txt"),
+            ("eng.train.txt", "eng.vala.txt", "eng.testb.txt"),
+        ],
+    )
+    def test_the_words_of_a_file_s_name_say_which_split_it_is(self, train, valid, test, tmp_path):
+        for name in (train, valid, test):
+            (tmp_path / name).touch()
+        for split, name in (("train", train), ("validation", valid), ("test", test)):
+            assert corpus.find(str(tmp_path), split) == ((str(tmp_path / name),), 0.0, 1.0)
+
+    def test_a_word_that_only_begins_like_a_split_says_nothing(self, tmp_path):
+        names = ["devil.txt", "new-testament.txt", "old-testament.txt", "trainer.txt", "valley.txt"]
+        for name in names:
+            (tmp_path / name).touch()
+        cuts = {split: corpus.find(str(tmp_path), split) for split in ("train", "validation", "test")}
+        assert {share.sources for share in cuts.values()} == {tuple(str(tmp_path / name) for name in names)}
+        assert [share[1:] for share in cuts.values()] == [(0, 0.9), (0.9, 0.95), (0.95, 1)]
+
+    def test_other_files_beside_a_training_text_are_no_held_out_text(self, tmp_path):
+        for name in ("train.txt", "notes.txt"):
+            (tmp_path / name).touch()
+        with pytest.raises(InputError, match=r"cannot tell what is held out .* got notes\.txt"):
+            corpus.find(str(tmp_path), "train")
+        (tmp_path / "notes.txt").rename(tmp_path / "train-2.txt")
+        assert corpus.find(str(tmp_path), "train")[1:] == (0, 0.9)
+
+    def test_a_name_of_two_splits_is_refused(self, tmp_path):
+        for name in ("train_valid.txt", "test.txt"):
+            (tmp_path / name).touch()
+        for split in ("train", "validation", "test"):
+            with pytest.raises(InputError, match=r"train_valid\.txt is: expected .* one, got train and validation$"):
+                corpus.find(str(tmp_path), split)
+
+    def test_letters_in_capitals_are_read_alike(self, tmp_path):
+        zstandard = pytest.importorskip("zstandard")
+        (tmp_path / "TEXT.TXT.ZST").write_bytes(zstandard.compress(PROSE.encode()))
+        assert whole(str(tmp_path / "TEXT.TXT.ZST")).tolist() == bpe.encode(PROSE).tolist()
+        assert whole(str(tmp_path)).tolist() == bpe.encode(PROSE).tolist()
+
+
+class TestSuppliedData:
+    def test_wikitext_has_its_published_number_of_tokens(self):
+        task = Language(text=str(supplied("wikitext")))
+        assert len(task.tokens("validation")) == 249_887
+        assert len(task.tokens("test")) == 286_221
+
+    def test_enwiki_articles_end(self):
+        pytest.importorskip("zstandard")
+        path = supplied("enwiki2015", "valid.txt.zst")
+        tokens = whole(str(path))
+        assert (tokens == bpe.END_OF_TEXT).sum() == 249
+        assert bpe.decode(tokens[:3].tolist()).startswith("Sci")
