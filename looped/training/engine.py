@@ -31,20 +31,23 @@ def choose_device(wanted: Device) -> torch.device:
 
 def set_engine(model: LoopModel, wanted: Literal["auto", Engine], device: torch.device) -> Engine:
     """Let a model compute its loops with the chosen engine, or with the next best one; returns which."""
+    stack = model.stack
+    # As it was made: it may have had another engine before.
+    stack.all_loops, stack.add_attention, stack.add_feed_forward = None, kernels.add_attention, kernels.add_feed_forward
     if wanted == "auto":
         wanted = "fused" if device.type == "cuda" else "eager"
     if wanted == "fused":
         reason = why_not_fused(model.config, device)
         if reason is None:
-            model.stack.all_loops = FusedLoops(model.stack)
+            stack.all_loops = FusedLoops(stack)
             return "fused"
         wanted = "compiled" if device.type == "cuda" else "eager"
         print(f"looped: not the fused kernels but the {wanted} engine: {reason}", file=sys.stderr)
     if wanted == "compiled":
         # Inductor tells of float32 products that could be TF32; we want the precision that was asked for.
         warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-        model.stack.add_attention = compiled(kernels.add_attention)
-        model.stack.add_feed_forward = compiled(kernels.add_feed_forward)
+        stack.add_attention = compiled(kernels.add_attention)
+        stack.add_feed_forward = compiled(kernels.add_feed_forward)
     return wanted
 
 

@@ -7,11 +7,13 @@ import torch
 
 from looped.config import RunConfig, TrainConfig
 from looped.errors import InputError
+from looped.models import build_model
 from looped.training.data import batch_at
+from looped.training.engine import set_engine
 from looped.training.objective import to_device
 from looped.training.optim import Muon, orthogonalise
 from looped.training.trainer import Trainer
-from tests.training.conftest import tiny
+from tests.training.conftest import MODEL, TASK, tiny
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="with a card, tests/gpu has these on the card")
 
@@ -128,6 +130,19 @@ def test_without_a_gpu_or_an_interpreter_training_is_plain(tmp_path, capsys, mon
     assert "they need a GPU" in capsys.readouterr().err
     assert opened(tiny(), tmp_path / "run", engine="auto").stepper.engine == "eager"
     assert capsys.readouterr().err == ""
+
+
+@interpreted
+@pytest.mark.filterwarnings("default")  # compilers warn about their own affairs
+def test_an_engine_takes_the_place_of_the_one_before():
+    model = build_model(MODEL, TASK.spec)
+    made = model.stack.add_attention, model.stack.add_feed_forward
+    seen = []
+    for engine in ("fused", "compiled", "eager"):
+        assert set_engine(model, engine, torch.device("cpu")) == engine
+        now = model.stack.add_attention, model.stack.add_feed_forward
+        seen.append((model.stack.all_loops is not None, now == made))
+    assert seen == [(True, True), (False, False), (False, True)]
 
 
 @pytest.mark.filterwarnings("default")  # compilers warn about their own affairs
