@@ -215,10 +215,10 @@ def draw_keys(
     wanted = np.asarray(indices)
     if wanted.size == 0:
         return np.int64(seed), number, np.empty(0, dtype=np.int64)
-    require(
-        wanted.dtype.kind in "iu" and wanted.min() >= 0 and wanted.max() <= MAX_INDEX,
-        f"expected whole indices in 0..{MAX_INDEX}, got {wanted.min()} to {wanted.max()}",
-    )
+    if wanted.ndim != 1 or wanted.dtype.kind not in "iu":
+        raise InputError(f"expected a row of whole indices in 0..{MAX_INDEX}, got {str(wanted.tolist())[:60]}")
+    least, most = wanted.min(), wanted.max()
+    require(least >= 0 and most <= MAX_INDEX, f"expected indices in 0..{MAX_INDEX}, got {least} to {most}")
     return np.int64(seed), number, wanted.astype(np.int64)
 
 

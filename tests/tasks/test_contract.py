@@ -272,8 +272,12 @@ def test_keys_that_are_none_are_refused(task):
         (1.0, "test", [0], "got 1.0"),
         (0, "test", [3, -1], "indices in 0..4611686018427387904, got -1 to 3"),
         (0, "test", [2**62 + 1], "got 4611686018427387905"),
-        (0, "test", [2**64], "got 18446744073709551616"),
-        (0, "test", [1.5], "got 1.5"),
+        (0, "test", [2**64], "got [18446744073709551616]"),
+        (0, "test", [1.5], "got [1.5]"),
+        (0, "test", ["3"], "got ['3']"),
+        (0, "test", [None, 1], "got [None, 1]"),
+        (0, "test", np.zeros((2, 1), dtype=int), "got [[0], [0]]"),
+        (0, "test", 5, "got 5"),
     ):
         with pytest.raises(InputError, match=re.escape(said)) as caught:
             task.sample(seed, split, indices)
