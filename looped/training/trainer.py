@@ -133,16 +133,12 @@ class Trainer:
         self.step, self.seconds, self._started = checkpoint.step, checkpoint.extra["seconds"], time.monotonic()
 
     def evaluate(
-        self,
-        split: Split,
-        size: int | None = None,
-        loops: list[int] | None = None,
-        stopped: Callable[[], bool] = lambda: False,
+        self, split: Split, size: int | None = None, stopped: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
         """Metrics of the weights that count: the average, where one is kept."""
         task, example_size = self.config.task, trained_size(self.config)
         with self.evaluated_weights():
-            return evaluate(self.model, task, split, size, loops, example_size=example_size, stopped=stopped)
+            return evaluate(self.model, task, split, size, example_size=example_size, stopped=stopped)
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
         average = self.stepper.average
