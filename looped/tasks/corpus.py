@@ -182,7 +182,7 @@ def _encode_once(sources: tuple[str, ...], end_of_text: EndOfText, path: Path) -
                     file.flush()
                     os.fsync(file.fileno())
                     num_tokens += len(row)
-                    _write_journal(journal, number, num_tokens)
+                    save_json(journal, [number, num_tokens])
             require(num_tokens > 0, f"{sources[0]} is empty: expected text")
             os.replace(part, path)
             journal.unlink(missing_ok=True)
@@ -195,10 +195,6 @@ def _read_journal(journal: Path, part: Path) -> tuple[int, int]:
     except (OSError, ValueError):
         return 0, 0
     return (num_blocks, num_tokens) if whole else (0, 0)
-
-
-def _write_journal(journal: Path, num_blocks: int, num_tokens: int) -> None:
-    save_json(journal, [num_blocks, num_tokens])
 
 
 @contextmanager

@@ -155,9 +155,9 @@ def read_shipped(name: str) -> tuple[Shipped, dict[str, Tensor]]:
 
 
 def _read_example(config: RunConfig, stored: dict[str, Any]) -> Batch:
-    kinds = (np.int64, np.int64) if config.task.spec.kind == "tokens" else (np.float32, np.float32)
-    types = dict(zip(Batch._fields, (*kinds, np.bool_), strict=True))
-    return Batch(**{key: np.array(stored[key], dtype=types[key]) for key in Batch._fields})
+    kind = np.int64 if config.task.spec.kind == "tokens" else np.float32
+    types = zip(Batch._fields, (kind, kind, np.bool_), strict=True)
+    return Batch(*(np.array(stored[field], dtype=dtype) for field, dtype in types))
 
 
 def hash_of(weights: dict[str, Tensor]) -> str:
