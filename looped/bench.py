@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from looped.config import Device, Engine, ModelConfig, TrainConfig
+from looped.choices import Device, Engine
+from looped.config import ModelConfig, TrainConfig
 from looped.errors import unknown
 from looped.models import LoopModel, build_model
 from looped.tasks import Spec

@@ -12,13 +12,10 @@ from functools import lru_cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from looped.choices import Device, Engine
 from looped.errors import InputError, check_fields, require, unknown
 from looped.tasks import Task, task_class
 from looped.tasks.base import MAX_INDEX
-
-Device = Literal["auto", "cpu", "cuda"]
-Engine = Literal["eager", "compiled", "fused"]
-"""how the loops are computed: `training/engine.py` says what each does"""
 
 MAX_CHOICES = 8
 # Conditionings that learn a row for each loop on its own, where the others make it from the loop's time or have none.

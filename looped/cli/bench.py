@@ -7,8 +7,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from looped.choices import Device, Engine
 from looped.cli.parsing import leading_name, parse, require_writable, show
-from looped.config import Device, Engine
 from looped.errors import require
 
 _VERBS = ("train", "infer", "scaling")

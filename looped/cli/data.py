@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from looped.choices import Split
 from looped.cli.parsing import JSON_HELP, json_text, leading_name, parse, show
 
 _VERBS = ("sample", "build", "check", "stats")
@@ -23,7 +24,7 @@ def data(arguments: list[str]) -> None:
         _check(rest)
         return
 
-    from looped.tasks import TASKS, Split, task_class
+    from looped.tasks import TASKS, task_class
 
     name, rest = leading_name(rest, "task", TASKS, f"looped data {verb} TASK --help")
     fields: list[Any] = [

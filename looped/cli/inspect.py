@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from looped.choices import Device
 from looped.cli.parsing import AnyRun, aligned, loops_text, parse, require_svg, show
-from looped.config import Device
 
 SHOWN_ROWS = 16
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import tyro
 
+from looped.choices import Device
 from looped.cli.parsing import aligned, leading_name, parse, show
-from looped.config import Device
 from looped.errors import InputError
 
 _VERBS = ("list", "check", "pack")

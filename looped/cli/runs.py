@@ -8,15 +8,16 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from looped.choices import Device, Split
 from looped.cli.parsing import JSON_HELP, AnyRun, leading_name, loops_text, parse, peek, require_svg, show
-from looped.config import Device, ModelConfig, RunConfig, TrainConfig
 from looped.errors import require
-from looped.recipes import RECIPES, recipe
-from looped.tasks import TASKS, Split, task_class
-from looped.tasks.base import MAX_INDEX
 
 
 def train(arguments: list[str]) -> None:
+    from looped.config import ModelConfig, RunConfig, TrainConfig
+    from looped.recipes import RECIPES, recipe
+    from looped.tasks import TASKS, task_class
+
     # Without a task there is no help about the knobs: where each of them starts from is up to the task's recipe.
     name, rest = leading_name(arguments, "task", TASKS, "looped train TASK --help")
     chosen = peek(rest, "--recipe") or "fast"
@@ -143,6 +144,8 @@ def solve(arguments: list[str]) -> None:
     require(command.delay is None or 0 <= command.delay <= 60, f"delay must be in 0..60 seconds, got {command.delay}")
     require_svg(command.svg)
     require(command.input is None or command.index is None, "expected an input or an index, got both")
+
+    from looped.tasks.base import MAX_INDEX
 
     index = command.index or 0
     require(0 <= index <= MAX_INDEX, f"index must be in 0..{MAX_INDEX}, got {index}")

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
+from looped.choices import Split
 from looped.errors import InputError, check_fields, require
 from looped.files import data_folder
 
-Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 # An example belongs to a split by its content: of NUM_BUCKETS buckets of the content's hash, number 0 is the test

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from looped import kernels
-from looped.config import Device, Engine
+from looped.choices import Device, Engine
 from looped.errors import InputError
 from looped.models import LoopModel
 from looped.models.fused import FusedLoops, why_not_fused

@@ -1,0 +1,9 @@
+"""Choices that the command line offers and the library takes, named once. Nothing is imported here, so that `--help`
+does not wait for the rest."""
+
+from typing import Literal
+
+Device = Literal["auto", "cpu", "cuda"]
+Engine = Literal["eager", "compiled", "fused"]
+"""how the loops are computed: `training/engine.py` says what each does"""
+Split = Literal["train", "validation", "test"]
