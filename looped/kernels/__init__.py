@@ -10,6 +10,7 @@ from looped.kernels.reference import (
     example_norms,
     limit_growth,
     rms_normalise,
+    visible_keys,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "limit_growth",
     "linear_cross_entropy",
     "rms_normalise",
+    "visible_keys",
 ]

@@ -80,11 +80,15 @@ def add_attention(
     *,
     num_heads: int,
     causal: bool,
+    visible: Bool[Tensor, "batch 1 seq seq"] | None = None,
     rotation: Rotation | None = None,
     selection: Literal["softmax", "hardmax"] = "softmax",
     norm: Norm = "rms",
 ) -> Float[Tensor, "batch seq dim"]:
-    """X + gamma * Attn(RMSN(X)), scores divided by the square root of the head size."""
+    """X + gamma * Attn(RMSN(X)), scores divided by the square root of the head size.
+
+    A query sees the keys that are `visible`; where that is not said, all, or causal no later ones.
+    """
     batch, seq, dim = x.shape
     hidden = normalise(x, modulation, norm="none" if norm == "none" else "rms").to(w_qkv.dtype)
     if norm == "query-key":
@@ -97,10 +101,20 @@ def add_attention(
     if rotation is not None:
         query, key = rotate(query, rotation), rotate(key, rotation)
     if selection == "softmax":
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=visible, is_causal=causal)
     else:
-        mixed = attend_to_largest(query, key, value, causal=causal)
+        mixed = attend_to_largest(query, key, value, visible=visible, causal=causal)
     return _add_gated(x, F.linear(mixed.transpose(1, 2).reshape(batch, seq, dim), w_out), modulation)
+
+
+def visible_keys(keep: Bool[Tensor, "batch seq"], *, causal: bool) -> Bool[Tensor, "batch 1 seq seq"]:
+    """Which keys a query sees where not all are kept: those that are, causal no later ones; and itself in any case, for
+    libraries do not agree on what a softmax over nothing is."""
+    places = torch.arange(keep.shape[1], device=keep.device)
+    visible = keep[:, None, None, :]
+    if causal:
+        visible = visible & (places <= places[:, None])
+    return visible | (places == places[:, None])
 
 
 def attend_to_largest(
@@ -108,12 +122,15 @@ def attend_to_largest(
     key: Float[Tensor, "batch head seq size"],
     value: Float[Tensor, "batch head seq size"],
     *,
+    visible: Bool[Tensor, "batch 1 seq seq"] | None = None,
     causal: bool,
 ) -> Float[Tensor, "batch head seq size"]:
     """The limit of softmax: the mean of the values whose scores are largest. Scores get no gradient."""
     scores = query @ key.transpose(-1, -2)
     if causal:
-        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+        visible = torch.ones_like(scores, dtype=torch.bool).tril()
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -torch.inf)
     largest = (scores == scores.amax(dim=-1, keepdim=True)).to(value.dtype)
     return (largest @ value) / largest.sum(dim=-1, keepdim=True)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Generator, Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -35,13 +35,16 @@ AllLoops = Callable[[Tensor, int, Sequence[int], int], Sequence[Tensor]]
 
 
 class Prepared(NamedTuple):
-    """What one pass over all loops shares, computed once: it depends on the weights and the loops, not on the data."""
+    """What one pass over all loops shares, computed once: of the data it depends on the padding alone."""
 
     weights: list[LayerWeights]
     modulation: list[list[tuple[Modulation, Modulation]]]
     """[loop][layer]: of attention and of the feed-forward layer"""
     signal: Tensor | None
     rotation: Rotation | None
+    keep: Tensor | None
+    """(batch, seq, 1): what is no padding, where there is some"""
+    visible: Tensor | None
 
 
 class Layer(nn.Module):
@@ -79,6 +82,9 @@ class Layer(nn.Module):
 
 class LoopStack(nn.Module):
     """Layers, looped: from embeddings (batch, seq, dim) to the state after every loop, of the same shape.
+
+    Of sequences of several lengths, `keep` (batch, seq) says where their tokens are. The states there are those of each
+    sequence by itself; no token sees padding, on whichever side it is, and its states are zero.
 
     Of the config's positions it knows the rotary ones; others are for whoever makes the embeddings. Without a generator
     the weights are drawn by PyTorch's own, as in any module.
@@ -119,11 +125,15 @@ class LoopStack(nn.Module):
         return torch.bfloat16 if self.config.precision == "bfloat16" else self.dtype
 
     def forward(
-        self, embeddings: Float[Tensor, "batch seq dim"], num_loops: int | None = None
+        self,
+        embeddings: Float[Tensor, "batch seq dim"],
+        num_loops: int | None = None,
+        *,
+        keep: Bool[Tensor, "batch seq"] | None = None,
     ) -> Float[Tensor, "batch seq dim"]:
         """The state after the last loop; `iterate` has those after all."""
         num_loops = self.checked_loops(num_loops)
-        ((_, state),) = self.states_at(embeddings, num_loops, [num_loops - 1])
+        ((_, state),) = self.states_at(embeddings, num_loops, [num_loops - 1], keep=keep)
         return state
 
     def iterate(
@@ -131,14 +141,18 @@ class LoopStack(nn.Module):
         embeddings: Float[Tensor, "batch seq dim"],
         num_loops: int | None = None,
         backprop_loops: int | None = None,
+        *,
+        keep: Bool[Tensor, "batch seq"] | None = None,
     ) -> Iterator[Float[Tensor, "batch seq dim"]]:
         """The state after every loop. With `backprop_loops`, only that many last loops get a gradient."""
-        self._check(embeddings)
-        return self._iterate(embeddings, self.checked_loops(num_loops), backprop_loops)
+        embeddings = self._checked(embeddings, keep)
+        return self._iterate(embeddings, self.checked_loops(num_loops), backprop_loops, keep)
 
-    def _iterate(self, embeddings: Tensor, num_loops: int, backprop_loops: int | None) -> Iterator[Tensor]:
+    def _iterate(
+        self, embeddings: Tensor, num_loops: int, backprop_loops: int | None, keep: Tensor | None
+    ) -> Iterator[Tensor]:
         first_with_grad = _first_with_grad(num_loops, backprop_loops)
-        prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device)
+        prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device, keep)
         state = self.start(embeddings)
         limited = self._limited_growth()
         for t in range(num_loops):
@@ -153,17 +167,19 @@ class LoopStack(nn.Module):
         num_loops: int,
         read: Sequence[int],
         backprop_loops: int | None = None,
+        *,
+        keep: Bool[Tensor, "batch seq"] | None = None,
     ) -> Iterator[tuple[int, Float[Tensor, "batch seq dim"]]]:
         """(t, the state after loop t) for the loops `read`, from 0 and in order: what `iterate` yields there, by
-        whatever engine is set."""
-        self._check(embeddings)
+        whatever engine is set; with padding, which no engine for all loops at once knows, loop by loop."""
+        embeddings = self._checked(embeddings, keep)
         num_loops, first_with_grad = self.checked_loops(num_loops), _first_with_grad(num_loops, backprop_loops)
-        if self.all_loops is not None:
+        if self.all_loops is not None and keep is None:
             yield from zip(read, self.all_loops(embeddings, num_loops, read, first_with_grad), strict=True)
         elif self.remat and torch.is_grad_enabled():
-            yield from self._rematerialised(embeddings, num_loops, read, first_with_grad)
+            yield from self._rematerialised(embeddings, num_loops, read, first_with_grad, keep)
         else:
-            for t, state in enumerate(self._iterate(embeddings, num_loops, backprop_loops)):
+            for t, state in enumerate(self._iterate(embeddings, num_loops, backprop_loops, keep)):
                 if t in read:
                     yield t, state
 
@@ -178,15 +194,23 @@ class LoopStack(nn.Module):
         )
         return num_loops
 
-    def _check(self, embeddings: Tensor) -> None:
+    def _checked(self, embeddings: Tensor, keep: Tensor | None) -> Tensor:
+        """The embeddings, with nothing where nothing is kept: whatever padding holds, it is not seen."""
         dim, shape = self.config.dim, tuple(embeddings.shape)
         require(len(shape) == 3 and shape[2] == dim, f"expected embeddings (batch, seq, {dim}), got {shape}")
+        if keep is None:
+            return embeddings
+        require(
+            keep.dtype == torch.bool and keep.shape == shape[:2],
+            f"expected keep to be bools of shape {shape[:2]}, got {keep.dtype} of shape {tuple(keep.shape)}",
+        )
+        return embeddings.where(keep[..., None], 0.0)
 
     def _rematerialised(
-        self, embeddings: Tensor, num_loops: int, read: Sequence[int], first_with_grad: int
+        self, embeddings: Tensor, num_loops: int, read: Sequence[int], first_with_grad: int, keep: Tensor | None
     ) -> Iterator[tuple[int, Tensor]]:
         """Pieces of `remat` loops: between their ends, the backward pass computes everything again."""
-        prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device)
+        prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device, keep)
         state = self.start(embeddings)
         limited = self._limited_growth()
 
@@ -231,14 +255,18 @@ class LoopStack(nn.Module):
         """x0: the embeddings, or nothing where every loop adds them."""
         return embeddings if self.config.injection == "none" else torch.zeros_like(embeddings)
 
-    def prepare(self, num_loops: int, seq_len: int, device: torch.device) -> Prepared:
-        """Cast the weights and make the modulation table, once for all loops."""
+    def prepare(
+        self, num_loops: int, seq_len: int, device: torch.device, keep: Bool[Tensor, "batch seq"] | None = None
+    ) -> Prepared:
+        """Cast the weights, make the modulation table and see who sees whom, once for all loops."""
         layers = self._layers()
         return Prepared(
             weights=[layer.weights(self.compute_dtype) for layer in layers],
             modulation=_by_loop(self.modulation(num_loops, device), num_loops, len(layers)),
             signal=None if self.signal is None else self.signal(self._times(num_loops, device)),
             rotation=self.rotation(seq_len, device),
+            keep=None if keep is None else keep[..., None],
+            visible=None if keep is None else kernels.visible_keys(keep, causal=self.causal),
         )
 
     def modulation(self, num_loops: int, device: torch.device) -> tuple[Modulation, Modulation]:
@@ -268,7 +296,8 @@ class LoopStack(nn.Module):
                 weights.w_qkv,
                 weights.w_out,
                 num_heads=self.config.num_heads,
-                causal=self.causal,
+                causal=self.causal and prepared.visible is None,
+                visible=prepared.visible,
                 rotation=prepared.rotation,
                 selection=self.config.selection,
                 norm=self.config.norm,
@@ -283,7 +312,7 @@ class LoopStack(nn.Module):
                 activation=self.config.activation,
                 norm=self.config.norm,
             )
-        return state
+        return state if prepared.keep is None else state.where(prepared.keep, 0.0)
 
     def rotation(self, seq_len: int, device: torch.device) -> Rotation | None:
         """The angles of rotary positions, where those are used."""

@@ -4,6 +4,9 @@ import re
 import shlex
 from pathlib import Path
 
+import torch
+
+import looped
 from looped.cli import main
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -26,13 +29,30 @@ def test_the_commands_run(tmp_path, monkeypatch, capsys):
 
 
 def test_the_python_example_runs():
-    (example,) = blocks("python")
+    example, _ = blocks("python")
     names = {}
     exec(example.replace("num_loops=50", "num_loops=3"), names)
     assert names["t"] == 2
     assert names["scores"].shape == (8, 84, names["task"].spec.output_size)
     assert names["frame"].loop == 10
     assert names["frame"].answer == names["task"].answer(names["truth"])  # a shipped model's, which is right here
+
+
+def test_the_block_works_in_other_work():
+    """The module as it stands there gives each sequence of a padded batch the scores that it gets alone."""
+    _, example = blocks("python")
+    names = {"looped": looped, "torch": torch}
+    exec(example, names)
+    assert names["scores"].shape == (2, 2)
+    model = names["Classifier"](10, 2).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)  # gates are closed at first
+    padded = torch.nn.utils.rnn.pad_sequence(names["sequences"], batch_first=True)
+    for num_loops in (None, 12):
+        alone = torch.cat([model(sequence[None], num_loops) for sequence in names["sequences"]])
+        torch.testing.assert_close(model(padded, num_loops), alone, rtol=1e-10, atol=1e-10)
+    assert not torch.allclose(model(padded, 12), model(padded))
 
 
 def test_links_lead_somewhere():
