@@ -195,9 +195,11 @@ class LoopStack(nn.Module):
         return num_loops
 
     def _checked(self, embeddings: Tensor, keep: Tensor | None) -> Tensor:
-        """The embeddings, with nothing where nothing is kept: whatever padding holds, it is not seen."""
+        """The embeddings as the state has them, in its precision even where they were made under autocast; and with
+        nothing where nothing is kept, so that whatever padding holds is not seen."""
         dim, shape = self.config.dim, tuple(embeddings.shape)
         require(len(shape) == 3 and shape[2] == dim, f"expected embeddings (batch, seq, {dim}), got {shape}")
+        embeddings = embeddings.to(self.dtype)
         if keep is None:
             return embeddings
         require(
@@ -286,7 +288,7 @@ class LoopStack(nn.Module):
         if self.config.injection == "add":
             state = state + embeddings
         elif self.w_inject is not None:
-            state = torch.cat((state, embeddings), dim=-1) @ self.w_inject.T
+            state = (torch.cat((state, embeddings), dim=-1) @ self.w_inject.T).to(state.dtype)
         if prepared.signal is not None:
             state = state + prepared.signal[t]
         for weights, (attention, feed_forward) in zip(prepared.weights, prepared.modulation[t], strict=True):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from looped import InputError, LoopStack, ModelConfig, Spec, build_model, evaluate
+from looped import InputError, ModelConfig, Spec, build_model, evaluate
 from looped.tasks import EditDistance
 
 from .cases import BLOCKS, CAUSAL, FREE_TABLES, SPECS, TOKENS, VECTORS, examples, label, scattered, small
@@ -344,28 +344,6 @@ def test_a_stack_refuses_no_loops(arguments):
     model = build_model(small(), TOKENS)
     with pytest.raises(InputError, match="at least 1, got 0"):
         next(model.stack.iterate(model.embed(examples(TOKENS)), *arguments))
-
-
-def test_a_stack_in_other_work_is_a_module_like_any():
-    """Called, it gives the last state; its weights follow PyTorch's seed; what does not fit is named."""
-    config = small(block="looped", num_loops=3)
-    embeddings = torch.randn(2, 4, config.dim)
-    stacks = []
-    for seed in (1, 2, 1):
-        torch.manual_seed(seed)
-        stacks.append(LoopStack(config))
-    *_, last = stacks[0].iterate(embeddings)
-    assert torch.equal(stacks[0](embeddings), last)
-    assert torch.equal(stacks[2](embeddings), last)
-    assert not torch.equal(stacks[1](embeddings), last)
-    assert torch.equal(stacks[0](embeddings, 1), next(stacks[0].iterate(embeddings)))
-    for call in (stacks[0], stacks[0].iterate):
-        with pytest.raises(InputError, match=rf"expected embeddings \(batch, seq, {config.dim}\), got \(2, 4, 3\)"):
-            call(embeddings[..., :3])
-    standard = LoopStack(small(block="standard", num_loops=1))
-    for call in (standard, standard.iterate):
-        with pytest.raises(InputError, match="a standard model applies its layers once: expected num_loops 1, got 5"):
-            call(embeddings, 5)
 
 
 def test_ends_are_shared_as_the_task_says_or_as_the_model_does():

@@ -1,0 +1,66 @@
+"""A stack as a part of other work: a module among others, whatever is done to them."""
+
+import pytest
+import torch
+
+from looped import InputError, LoopStack
+
+from .cases import BLOCKS, CAUSAL, label, scattered, small
+
+each_block = pytest.mark.parametrize("knobs", BLOCKS, ids=label)
+each_injection = pytest.mark.parametrize("injection", ["none", "add", "concat"])
+
+
+def opened(**knobs) -> LoopStack:
+    """A causal stack of float32 whose gates are open: at its start a gated block does nothing."""
+    return scattered(small(**{"precision": "float32", **knobs}), CAUSAL).stack
+
+
+def test_a_stack_in_other_work_is_a_module_like_any():
+    """Called, it gives the last state; its weights follow PyTorch's seed; what does not fit is named."""
+    config = small(block="looped", num_loops=3)
+    embeddings = torch.randn(2, 4, config.dim)
+    stacks = []
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)
+        stacks.append(LoopStack(config))
+    *_, last = stacks[0].iterate(embeddings)
+    assert torch.equal(stacks[0](embeddings), last)
+    assert torch.equal(stacks[2](embeddings), last)
+    assert not torch.equal(stacks[1](embeddings), last)
+    assert torch.equal(stacks[0](embeddings, 1), next(stacks[0].iterate(embeddings)))
+    for call in (stacks[0], stacks[0].iterate):
+        with pytest.raises(InputError, match=rf"expected embeddings \(batch, seq, {config.dim}\), got \(2, 4, 3\)"):
+            call(embeddings[..., :3])
+    standard = LoopStack(small(block="standard", num_loops=1))
+    for call in (standard, standard.iterate):
+        with pytest.raises(InputError, match="a standard model applies its layers once: expected num_loops 1, got 5"):
+            call(embeddings, 5)
+
+
+@each_block
+@each_injection
+def test_embeddings_of_lower_precision_do_not_lower_the_states(knobs, injection):
+    stack, coarse = opened(**knobs, injection=injection), torch.randn(2, 4, 8).bfloat16()
+    for got, wanted in zip(stack.iterate(coarse), stack.iterate(coarse.float()), strict=True):
+        assert torch.equal(got, wanted)
+
+
+@each_block
+@each_injection
+def test_autocast_is_for_products_alone(knobs, injection):
+    """States stay in float32, and are those that `precision="bfloat16"` gives, whose products are the same ones."""
+    stack, other = opened(**knobs, injection=injection), opened(**knobs, injection=injection, precision="bfloat16")
+    torch.manual_seed(0)
+    front = torch.nn.Linear(8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        embeddings = front(torch.randn(2, 4, 8))
+        states = list(stack.iterate(embeddings))
+    assert embeddings.dtype == torch.bfloat16
+    assert {state.dtype for state in states} == {torch.float32}
+    exact = (
+        knobs.get("conditioning", "none") in ("none", "static", "table", "eta", "additive") and injection != "concat"
+    )
+    for got, wanted in zip(states, other.iterate(embeddings), strict=True):
+        # The table of what is made from t, and an injected map, are products too; 0.01 was seen.
+        assert torch.equal(got, wanted) if exact else (got - wanted).norm() < 0.02 * wanted.norm()
