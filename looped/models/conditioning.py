@@ -100,7 +100,7 @@ class TimestepEncoding(nn.Module):
         self.b5 = nn.Parameter(start.repeat(num_layers, 1))
 
     def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer vectors"]:
-        hidden = F.silu(F.linear(sinusoid(times, self.dim), self.w4, self.b4))
+        hidden = F.silu(F.linear(sinusoid(times, self.dim).to(self.w4.dtype), self.w4, self.b4))
         encoding = F.silu(F.linear(hidden, self.w3, self.b3))
         return torch.einsum("td,lpd->tlp", encoding, self.w5) + self.b5
 
@@ -126,7 +126,7 @@ class FreeTable(nn.Module):
     def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer vectors"]:
         below = times.long().clamp(max=len(self.rows) - 1)
         above = (below + 1).clamp(max=len(self.rows) - 1)
-        share = (times - below)[:, None, None]
+        share = (times - below)[:, None, None].to(self.rows.dtype)
         return torch.lerp(self.rows[below], self.rows[above], share)
 
 
@@ -138,7 +138,7 @@ class AdditiveSignal(nn.Module):
         self.amplitude = nn.Parameter(torch.full((dim,), EMBEDDING_STD))
 
     def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time dim"]:
-        return self.amplitude * sinusoid(times, len(self.amplitude))
+        return self.amplitude * sinusoid(times, len(self.amplitude)).to(self.amplitude.dtype)
 
 
 def build_conditioner(

@@ -58,9 +58,9 @@ class LoopModel(nn.Module):
         if self.config.positions == "learned":
             state = state + self.positions[0][:seq_len]
         elif self.config.positions == "sinusoidal":
-            places = torch.arange(seq_len, dtype=state.dtype, device=state.device)
+            places = torch.arange(seq_len, dtype=self.stack.count_dtype, device=state.device)
             # A sine's root mean square is 1 / sqrt(2): scaled so that a position weighs as much as a token.
-            state = state + math.sqrt(2) * EMBEDDING_STD * sinusoid(places, self.config.dim)
+            state = state + math.sqrt(2) * EMBEDDING_STD * sinusoid(places, self.config.dim).to(state.dtype)
         elif self.config.positions == "coordinates":
             for table, ids in zip(self.positions, self.coordinates, strict=True):
                 state = state + F.embedding(ids[:seq_len], table)

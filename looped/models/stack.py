@@ -120,6 +120,11 @@ class LoopStack(nn.Module):
         return next(self.parameters()).dtype
 
     @property
+    def count_dtype(self) -> torch.dtype:
+        """Of times and positions: bfloat16 has no 257."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+    @property
     def compute_dtype(self) -> torch.dtype:
         """Of the products."""
         return torch.bfloat16 if self.config.precision == "bfloat16" else self.dtype
@@ -321,12 +326,12 @@ class LoopStack(nn.Module):
         if self.config.positions != "rotary":
             return None
         half = self.config.dim // self.config.num_heads // 2
-        frequencies = 10000.0 ** (-torch.arange(half, dtype=self.dtype, device=device) / half)
-        angles = torch.arange(seq_len, dtype=self.dtype, device=device)[:, None] * frequencies
+        frequencies = 10000.0 ** (-torch.arange(half, dtype=self.count_dtype, device=device) / half)
+        angles = torch.arange(seq_len, dtype=self.count_dtype, device=device)[:, None] * frequencies
         return Rotation(angles.cos(), angles.sin())
 
     def _times(self, num_loops: int, device: torch.device) -> Tensor:
-        return loop_times(num_loops, self.config.num_loops, self.config.beyond, device=device, dtype=self.dtype)
+        return loop_times(num_loops, self.config.num_loops, self.config.beyond, device=device, dtype=self.count_dtype)
 
     def _layers(self) -> list[Layer]:
         return [layer for layer in self.layers if isinstance(layer, Layer)]

@@ -1,11 +1,13 @@
 """A stack as a part of other work: a module among others, whatever is done to them."""
 
+from itertools import chain
+
 import pytest
 import torch
 
-from looped import InputError, LoopStack
+from looped import InputError, LoopStack, build_model
 
-from .cases import BLOCKS, CAUSAL, label, scattered, small
+from .cases import BLOCKS, CAUSAL, TOKENS, label, scattered, small
 
 each_block = pytest.mark.parametrize("knobs", BLOCKS, ids=label)
 each_injection = pytest.mark.parametrize("injection", ["none", "add", "concat"])
@@ -64,3 +66,42 @@ def test_autocast_is_for_products_alone(knobs, injection):
     for got, wanted in zip(states, other.iterate(embeddings), strict=True):
         # The table of what is made from t, and an injected map, are products too; 0.01 was seen.
         assert torch.equal(got, wanted) if exact else (got - wanted).norm() < 0.02 * wanted.norm()
+
+
+def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
+    return ((got.double() - wanted).abs().max() / wanted.abs().max()).item()
+
+
+@pytest.mark.parametrize(
+    ("conditioning", "beyond"),
+    [("timestep", "extend"), ("timestep", "rescale"), ("table", "rescale"), ("additive", "extend")],
+)
+def test_weights_of_lower_precision_count_loops_as_well(conditioning, beyond):
+    """What is made from t, up to 299: bfloat16 knows no 257."""
+    knobs = {"block": "modulated", "conditioning": conditioning, "beyond": beyond, "num_loops": 3}
+    coarse, true = opened(**knobs).bfloat16(), opened(**knobs, precision="float64")
+    true.load_state_dict(coarse.state_dict())
+    got, wanted = (
+        [stack.prepare(300, 4, torch.device("cpu")).signal, *chain(*stack.modulation(300, torch.device("cpu")))]
+        for stack in (coarse, true)
+    )
+    found = [(one, other) for one, other in zip(got, wanted, strict=True) if other is not None]
+    assert found
+    for one, other in found:
+        assert one.dtype == torch.bfloat16
+        assert relative(one, other) < 0.03  # 0.01 was seen
+    assert coarse(torch.randn(2, 4, 8), 300).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
+def test_weights_of_lower_precision_count_tokens_as_well(positions):
+    config = small(positions=positions)
+    coarse, true = build_model(config, TOKENS).bfloat16(), build_model(config, TOKENS)
+    true.load_state_dict(coarse.state_dict())
+    tokens = torch.zeros(1, 1000, dtype=torch.long)
+    got, wanted = (
+        model.stack.rotation(1000, tokens.device) if positions == "rotary" else (model.embed(tokens),)
+        for model in (coarse, true)
+    )
+    for one, other in zip(got, wanted, strict=True):
+        assert relative(one, other) < 0.02
