@@ -117,7 +117,7 @@ class LoopStack(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """Of the weights, the modulation table and the state."""
-        return next(self.parameters()).dtype
+        return self._layers()[0].w_qkv.dtype  # not by `parameters`: replicas on several devices have none
 
     @property
     def count_dtype(self) -> torch.dtype:

@@ -105,3 +105,23 @@ def test_weights_of_lower_precision_count_tokens_as_well(positions):
     )
     for one, other in zip(got, wanted, strict=True):
         assert relative(one, other) < 0.02
+
+
+def replica(module: torch.nn.Module) -> torch.nn.Module:
+    """What `DataParallel` makes for each device: weights are attributes, computed from the parameters of the first."""
+    result = module._replicate_for_data_parallel()
+    for name, parameter in module._parameters.items():
+        setattr(result, name, None if parameter is None else parameter.clone())
+    for name, child in module.named_children():
+        setattr(result, name, replica(child))
+    return result
+
+
+@each_block
+def test_replicas_compute_the_same(knobs):
+    stack, embeddings = opened(**knobs), torch.randn(2, 4, 8)
+    copy = replica(stack)
+    assert not list(copy.parameters())
+    assert torch.equal(copy(embeddings), stack(embeddings))
+    copy(embeddings).sum().backward()
+    assert all(parameter.grad is not None for parameter in stack.parameters())
