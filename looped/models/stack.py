@@ -92,7 +92,7 @@ class LoopStack(nn.Module):
 
     def __init__(self, config: ModelConfig, *, causal: bool = False, generator: Generator | None = None) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(int(torch.randint(2**62, ()))) if generator is None else generator
+        generator = _generator_by_seed() if generator is None else generator
         self.config = config
         self.causal = config.is_causal(causal)
         conditioning = config.resolved_conditioning
@@ -335,6 +335,11 @@ class LoopStack(nn.Module):
 
     def _layers(self) -> list[Layer]:
         return [layer for layer in self.layers if isinstance(layer, Layer)]
+
+
+def _generator_by_seed() -> Generator:
+    """Of the CPU whatever the default device, with a seed that PyTorch's own seed gives."""
+    return torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
 
 
 def _first_with_grad(num_loops: int, backprop_loops: int | None) -> int:

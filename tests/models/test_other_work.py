@@ -125,3 +125,16 @@ def test_replicas_compute_the_same(knobs):
     assert torch.equal(copy(embeddings), stack(embeddings))
     copy(embeddings).sum().backward()
     assert all(parameter.grad is not None for parameter in stack.parameters())
+
+
+@each_block
+def test_weights_are_made_where_new_tensors_are(knobs):
+    """Here on no device at all, which has room for any model; the weights come from elsewhere."""
+    stack, embeddings = opened(**knobs, injection="concat"), torch.randn(2, 4, 8)
+    with torch.device("meta"):
+        empty = LoopStack(stack.config, causal=True)
+        build_model(stack.config, CAUSAL)
+    assert all(parameter.is_meta for parameter in empty.parameters())
+    filled = empty.to_empty(device="cpu")
+    filled.load_state_dict(stack.state_dict())
+    assert torch.equal(filled(embeddings), stack(embeddings))
