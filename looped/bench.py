@@ -160,7 +160,7 @@ def _infer_row(config: ModelConfig, spec: Spec, batch: int, engine: Engine, devi
     _forget_memory(device)
     model = _opened(config, spec).to(device)
     inputs = _batch(spec, batch, device).inputs
-    used = set_engine(model, engine, device)
+    used = set_engine(model.stack, engine)
     answer = partial(model, inputs)
     with torch.no_grad():
         prepared = _seconds_to_prepare(answer, device)
@@ -216,7 +216,7 @@ def gradient_error(config: ModelConfig, spec: Spec, engine: Engine, device: torc
     found = []
     for precision, used in (("float32", "eager"), (config.precision, engine)):
         model = _opened(replace(few, precision=precision), spec).to(device)
-        set_engine(model, used, device)  # pyright: ignore[reportArgumentType]
+        set_engine(model.stack, used)  # pyright: ignore[reportArgumentType]
         ((_, state),) = model.states_at(data.inputs, few.num_loops, [few.num_loops - 1])
         loop_loss(model.read_out(state), data).backward()
         gradients = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]

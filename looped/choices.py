@@ -6,4 +6,5 @@ from typing import Literal
 Device = Literal["auto", "cpu", "cuda"]
 Engine = Literal["eager", "compiled", "fused"]
 """how the loops are computed: `training/engine.py` says what each does"""
+WantedEngine = Literal["auto", Engine]
 Split = Literal["train", "validation", "test"]

@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from looped.choices import Device, Engine
+from looped.choices import Device, WantedEngine
 from looped.errors import InputError, check_fields, require, unknown
 from looped.tasks import Task, task_class
 from looped.tasks.base import MAX_INDEX
@@ -205,7 +205,7 @@ class TrainConfig:
     """stop cleanly after this long, with a checkpoint (None: never); the schedule stays and the run can be resumed"""
     device: Device = _volatile("auto")  # noqa: RUF009 (a field is made, as everywhere here)
     """where to compute"""
-    engine: Literal["auto", Engine] = _volatile("auto")
+    engine: WantedEngine = _volatile("auto")
     """plain PyTorch, compiled sublayers, or fused kernels (auto: fused on a GPU where they cover the model)"""
     remat: int = _volatile(0)
     """loops between states that are kept for the backward pass, the rest being computed again (0: keep all)"""

@@ -85,7 +85,7 @@ def load_run(path: str | Path, device: str | torch.device = "cpu") -> Run:
 def on_device(model: LoopModel, device: str | torch.device) -> LoopModel:
     """A model ready to answer there, by the fastest engine for it."""
     model = model.to(device).eval()
-    set_engine(model, "auto", next(model.parameters()).device)
+    set_engine(model.stack)
     return model
 
 

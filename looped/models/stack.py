@@ -120,6 +120,10 @@ class LoopStack(nn.Module):
         return self._layers()[0].w_qkv.dtype  # not by `parameters`: replicas on several devices have none
 
     @property
+    def device(self) -> torch.device:
+        return self._layers()[0].w_qkv.device
+
+    @property
     def count_dtype(self) -> torch.dtype:
         """Of times and positions: bfloat16 has no 257."""
         return torch.promote_types(self.dtype, torch.float32)

@@ -10,14 +10,14 @@ On a GPU the last two have the whole step captured as one CUDA graph per loop co
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, get_args
 
 import torch
 
 from looped import kernels
-from looped.choices import Device, Engine
-from looped.errors import InputError
-from looped.models import LoopModel
+from looped.choices import Device, Engine, WantedEngine
+from looped.errors import InputError, unknown
+from looped.models import LoopStack
 from looped.models.fused import FusedLoops, why_not_fused
 
 
@@ -29,15 +29,17 @@ def choose_device(wanted: Device) -> torch.device:
     return torch.device(wanted)
 
 
-def set_engine(model: LoopModel, wanted: Literal["auto", Engine], device: torch.device) -> Engine:
-    """Let a model compute its loops with the chosen engine, or with the next best one; returns which."""
-    stack = model.stack
+def set_engine(stack: LoopStack, wanted: WantedEngine = "auto") -> Engine:
+    """Let a stack compute its loops, where it is now, with an engine or with the next best one; returns which."""
+    if wanted not in get_args(WantedEngine):
+        raise unknown("engine", wanted, get_args(WantedEngine))
+    device = stack.device
     # As it was made: it may have had another engine before.
     stack.all_loops, stack.add_attention, stack.add_feed_forward = None, kernels.add_attention, kernels.add_feed_forward
     if wanted == "auto":
         wanted = "fused" if device.type == "cuda" else "eager"
     if wanted == "fused":
-        reason = why_not_fused(model.config, device)
+        reason = why_not_fused(stack.config, device)
         if reason is None:
             stack.all_loops = FusedLoops(stack)
             return "fused"
@@ -46,8 +48,8 @@ def set_engine(model: LoopModel, wanted: Literal["auto", Engine], device: torch.
     if wanted == "compiled":
         # Inductor tells of float32 products that could be TF32; we want the precision that was asked for.
         warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-        stack.add_attention = compiled(kernels.add_attention)
-        stack.add_feed_forward = compiled(kernels.add_feed_forward)
+        stack.add_attention = compiled(stack.add_attention)
+        stack.add_feed_forward = compiled(stack.add_feed_forward)
     return wanted
 
 

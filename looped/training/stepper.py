@@ -21,7 +21,7 @@ class Stepper:
         self.optimizer = Optimizer(model, config)
         self.average = None if config.ema_decay is None else Average(model, config.ema_decay)
         self.guard = None if config.spike_factor is None else SpikeGuard(config.spike_factor, device)
-        self.engine = set_engine(model, config.engine, device)
+        self.engine = set_engine(model.stack, config.engine)
         model.stack.remat = config.remat
         model.stack.growth_limit = config.growth_limit
         captured = device.type == "cuda" and self.engine != "eager"

@@ -31,7 +31,7 @@ def test_answers_are_replayed_and_follow_the_weights(precision):
         modulation_start="random", precision=precision,
     )  # fmt: skip
     plain, fast = (build_model(config, spec).to(CUDA) for _ in range(2))
-    set_engine(fast, "fused", CUDA)
+    set_engine(fast.stack, "fused")
     generator = torch.Generator().manual_seed(3)
 
     def assert_same() -> None:
@@ -63,7 +63,7 @@ def test_answers_of_copies_and_in_every_mode():
     inputs = torch.randint(11, (4, 33), device=CUDA)
     with torch.no_grad():
         wanted = model(inputs)
-    set_engine(model, "fused", CUDA)
+    set_engine(model.stack, "fused")
     for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode):
         for _ in range(PLAIN_CALLS + 2):
             with mode():
@@ -87,7 +87,7 @@ def test_answers_in_halves_are_the_same(monkeypatch, batch, precision, tolerance
     inputs = torch.randint(11, (batch, 33), generator=torch.Generator().manual_seed(3)).to(CUDA)
     with torch.no_grad():
         wanted = model(inputs, 5, [2, 5])
-    set_engine(model, "fused", CUDA)
+    set_engine(model.stack, "fused")
     monkeypatch.setattr("looped.kernels.triton_loops.HALVED_TOKENS", 1)
     for _ in range(PLAIN_CALLS + 2):
         with mode():

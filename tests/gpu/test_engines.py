@@ -199,7 +199,7 @@ def test_bfloat16_learns_on_the_card(tmp_path):
 
 def test_what_is_not_covered_is_compiled(capsys):
     model = build_model(ModelConfig(dim=16, num_heads=2, precision="float64"), Spec("tokens", 7, 5, 6)).to(CUDA)
-    assert set_engine(model, "fused", CUDA) == "compiled"
+    assert set_engine(model.stack, "fused") == "compiled"
     assert "looped: not the fused kernels but the compiled engine" in capsys.readouterr().err
 
 

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from looped import InputError, LoopStack
 from looped.kernels import visible_keys
-from looped.training.engine import set_engine
+from looped.training import set_engine
 
 from .cases import BLOCKS, CAUSAL, label, scattered, small
 
@@ -107,11 +107,11 @@ def test_who_sees_whom(causal):
 @pytest.mark.parametrize("engine", ["compiled", pytest.param("fused", marks=interpreted)])
 @pytest.mark.filterwarnings("default")  # compilers warn about their own affairs
 def test_every_engine_knows_padding(engine):
-    model = scattered(small(block="modulated", num_loops=3, precision="float32"), CAUSAL)
+    stack = stack_of(block="modulated", num_loops=3, precision="float32", attention="causal")
     keep, embeddings = torch.tensor(RIGHT), drawn(BATCH, SEQ_LEN, DIM).float()
-    plain = model.stack(embeddings, keep=keep)
-    assert set_engine(model, engine, torch.device("cpu")) == engine
-    torch.testing.assert_close(model.stack(embeddings, keep=keep), plain, rtol=1e-4, atol=1e-4)
+    plain = stack(embeddings, keep=keep)
+    assert set_engine(stack, engine) == engine
+    torch.testing.assert_close(stack(embeddings, keep=keep), plain, rtol=1e-4, atol=1e-4)
 
 
 def test_keeping_all_is_as_if_nothing_were_said():

@@ -7,9 +7,9 @@ import torch
 
 from looped.config import RunConfig, TrainConfig
 from looped.errors import InputError
-from looped.models import build_model
+from looped.models import LoopStack
+from looped.training import set_engine
 from looped.training.data import batch_at
-from looped.training.engine import set_engine
 from looped.training.objective import to_device
 from looped.training.optim import Muon, orthogonalise
 from looped.training.trainer import Trainer
@@ -132,19 +132,6 @@ def test_without_a_gpu_or_an_interpreter_training_is_plain(tmp_path, capsys, mon
     assert capsys.readouterr().err == ""
 
 
-@interpreted
-@pytest.mark.filterwarnings("default")  # compilers warn about their own affairs
-def test_an_engine_takes_the_place_of_the_one_before():
-    model = build_model(MODEL, TASK.spec)
-    made = model.stack.add_attention, model.stack.add_feed_forward
-    seen = []
-    for engine in ("fused", "compiled", "eager"):
-        assert set_engine(model, engine, torch.device("cpu")) == engine
-        now = model.stack.add_attention, model.stack.add_feed_forward
-        seen.append((model.stack.all_loops is not None, now == made))
-    assert seen == [(True, True), (False, False), (False, True)]
-
-
 @pytest.mark.filterwarnings("default")  # compilers warn about their own affairs
 def test_the_compiled_engine_trains_to_the_weights_of_the_plain_one(tmp_path):
     config = tiny(model={"positions": "rotary"}, train=FEW_STEPS)
@@ -154,6 +141,19 @@ def test_the_compiled_engine_trains_to_the_weights_of_the_plain_one(tmp_path):
     assert trainer.stepper.engine == "compiled"
     assert distance(fast, plain) < 1e-5
     assert distance(fast_seen, plain_seen) < 1e-5
+
+
+@interpreted
+@pytest.mark.filterwarnings("default")  # compilers warn about their own affairs
+def test_an_engine_takes_the_place_of_the_last_one():
+    stack = LoopStack(tiny().model)
+    assert (set_engine(stack, "fused"), stack.all_loops is None) == ("fused", False)
+    assert (set_engine(stack), stack.all_loops is None) == ("eager", True)
+    plain = stack.add_attention
+    assert (set_engine(stack, "compiled"), stack.add_attention is plain) == ("compiled", False)
+    assert (set_engine(stack, "eager"), stack.add_attention is plain) == ("eager", True)
+    with pytest.raises(InputError, match="unknown engine 'fuse'; did you mean 'fused'"):
+        set_engine(stack, "fuse")
 
 
 def gradients(trainer: Trainer) -> dict[str, torch.Tensor]:
