@@ -20,8 +20,13 @@ def require(condition: bool, message: str) -> None:
 def require_counts(**given: Any) -> None:
     """That numbers are whole by their type (numpy's are, too; 4.0 would go a long way before it fails), at least 1."""
     for name, value in given.items():
-        require(isinstance(value, Integral), f"{name} must be a whole number, got {value!r}")
+        require(isinstance(value, Integral), f"{name} must be a whole number, got {_in_one_line(value)}")
         require(value >= 1, f"{name} must be at least 1, got {value}")
+
+
+def _in_one_line(value: object) -> str:
+    text = repr(value)
+    return text if "\n" not in text else type(value).__name__
 
 
 def unknown(what: str, came: object, known: Iterable[str]) -> InputError:
