@@ -138,3 +138,13 @@ def test_weights_are_made_where_new_tensors_are(knobs):
     filled = empty.to_empty(device="cpu")
     filled.load_state_dict(stack.state_dict())
     assert torch.equal(filled(embeddings), stack(embeddings))
+
+
+@pytest.mark.parametrize("keep", [None, torch.tensor([[True] * 4, [False] * 3 + [True]])], ids=["all", "some"])
+@pytest.mark.parametrize("knobs", [{"block": "standard"}, {"block": "modulated", "num_loops": 3}], ids=label)
+def test_a_stack_is_one_graph(knobs, keep):
+    """Nothing in it stands against `torch.compile(model, fullgraph=True)`."""
+    stack, embeddings = opened(**knobs), torch.randn(2, 4, 8)
+    traced = torch.compile(stack, fullgraph=True, backend="eager")
+    assert torch.equal(traced(embeddings, keep=keep), stack(embeddings, keep=keep))
+    torch.compiler.reset()
