@@ -203,7 +203,7 @@ class TrainConfig:
     """steps between lines of the log"""
     max_minutes: float | None = _volatile(None)
     """stop cleanly after this long, with a checkpoint (None: never); the schedule stays and the run can be resumed"""
-    device: Device = _volatile("auto")  # noqa: RUF009 (a field is made, as everywhere here)
+    device: Device = _volatile("auto")
     """where to compute"""
     engine: WantedEngine = _volatile("auto")
     """plain PyTorch, compiled sublayers, or fused kernels (auto: fused on a GPU where they cover the model)"""

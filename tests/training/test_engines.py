@@ -13,7 +13,7 @@ from looped.training.data import batch_at
 from looped.training.objective import to_device
 from looped.training.optim import Muon, orthogonalise
 from looped.training.trainer import Trainer
-from tests.training.conftest import MODEL, TASK, tiny
+from tests.training.conftest import tiny
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="with a card, tests/gpu has these on the card")
 
