@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from looped.experiments.spec import Experiment
 
 
+DEFAULT_SCALE = "laptop"
+
+
 @dataclass(frozen=True)
 class Command:
     """What every verb takes."""
@@ -35,7 +38,7 @@ class Command:
 class ListCommand(Command):
     """The experiments, and the work they are."""
 
-    scale: str = "paper"
+    scale: str = DEFAULT_SCALE
     """smoke, laptop, gpu or paper"""
 
 
@@ -53,7 +56,7 @@ class FoldersCommand(Command):
 class StatusCommand(FoldersCommand):
     """How far each cell is."""
 
-    scale: str = "laptop"
+    scale: str = DEFAULT_SCALE
     """smoke, laptop, gpu or paper"""
     seeds: int = 1
     """seeds of every cell: 0, 1, ..."""
@@ -204,7 +207,7 @@ def _collect(command: CollectCommand) -> None:
     records = load_records(None, command.root)
     require(bool(records), f"no record of a finished run under {command.root}")
     if command.experiments or command.scale or command.cells:
-        chosen = _chosen(command, command.scale or "laptop")
+        chosen = _chosen(command, command.scale or DEFAULT_SCALE)
         wanted = {seedless_key(config) for one in chosen for config in one.configs()}
         records = {key: record for key, record in records.items() if seedless_key(record.config) in wanted}
     written = collect(records.values(), command.results, replaced=command.replace)

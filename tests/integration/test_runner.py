@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from looped.cli import main
+from looped.cli.paper import RunCommand, StatusCommand
 from looped.config import RunConfig
 from looped.errors import InputError
 from looped.experiments import runner, worker
@@ -192,6 +193,7 @@ KILLED_REPORT = """
 import os, signal, sys
 from looped import files
 from looped.cli import main
+from looped.cli.paper import RunCommand, StatusCommand
 replaced, count = os.replace, [int(sys.argv[1])]
 def dying(*paths):
     if count[0] == 0:
@@ -320,7 +322,7 @@ def test_seeds_are_runs_of_their_own(tmp_path):
 
 
 def test_the_list_is_complete_and_readable(capsys):
-    assert main(["paper", "list", "--json"]) == 0
+    assert main(["paper", "list", "--scale", "gpu", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["experiments"]
     assert [one["id"] for one in listed][:3] == ["table1", "table2", "table3"]
     for one in listed:
@@ -334,6 +336,12 @@ def test_the_list_is_complete_and_readable(capsys):
         assert re.search(
             rf"^{one['id']} +{len(one['cells'])} +\d+ +\d+ (s|min|h|days) +{re.escape(one['title'])}$", text, re.M
         )
+
+
+def test_what_is_listed_is_what_would_be_run(capsys):
+    assert main(["paper", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["experiments"]
+    assert {one["scale"] for one in listed} == {StatusCommand().scale, RunCommand().scale}
 
 
 @pytest.mark.parametrize(("words", "expected"), [
