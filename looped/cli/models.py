@@ -51,7 +51,8 @@ class PackCommand:
 
 
 def models(arguments: list[str]) -> None:
-    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
+    asked = {*_VERBS, "-h", "--help"} & {*arguments}
+    if not arguments or (arguments[0].startswith("-") and not asked):
         arguments = ["list", *arguments]
     verb, rest = leading_name(arguments, "verb", _VERBS, "looped models [VERB] --help")
     {"list": _list, "check": _check, "pack": _pack}[verb](rest)
