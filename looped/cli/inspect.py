@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from looped.choices import Device
-from looped.cli.parsing import AnyRun, aligned, loops_text, parse, require_svg, show
+from looped.cli.parsing import AnyRun, aligned, parse, require_svg, show
+from looped.wording import plural
 
 SHOWN_ROWS = 16
 
@@ -63,7 +64,7 @@ def _table(about: dict[str, Any]) -> str:
     chosen = [row for row in rows if row["loop"] == 1 or row["loop"] % step == 0 or row is rows[-1]]
     heads = ["loop", "state", "change", "continuity", metric, *names]
     lines = [[f"{row['loop']}", *map(_short, _numbers(row, metric, names))] for row in chosen]
-    trained = loops_text(about["trained_loops"])
+    trained = plural(about["trained_loops"], "loop")
     title = f"{about['run']}: {about['task']}, {about['num_examples']} test examples, trained with {trained}"
     table = aligned([heads, *lines], ">" * len(heads))
     shown = {"state", "change", "continuity", *(["modulation"] if names else [])}

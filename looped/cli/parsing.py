@@ -37,10 +37,6 @@ _NOT_A_NUMBER = {
 }
 
 
-def loops_text(count: int) -> str:
-    return "1 loop" if count == 1 else f"{count} loops"
-
-
 def leading_name(arguments: list[str], what: str, known: Iterable[str], usage: str) -> tuple[str, list[str]]:
     """The word that a verb starts with, and the rest; asked for help instead, list the words and end."""
     known = list(known)

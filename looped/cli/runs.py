@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from looped.choices import Device, Split
-from looped.cli.parsing import JSON_HELP, AnyRun, leading_name, loops_text, parse, peek, require_svg, show
+from looped.cli.parsing import JSON_HELP, AnyRun, leading_name, parse, peek, require_svg, show
 from looped.errors import require
+from looped.wording import plural
 
 
 def train(arguments: list[str]) -> None:
@@ -109,7 +110,7 @@ def _readable(report: dict[str, Any], name: str) -> str:
     metric, what = report["metric"], f"{report['task']}, {name}" if name else report["task"]
     width = max(10, len(metric))
     lines = [
-        f"{what}: {report['size']} {report['split']} examples, trained with {loops_text(report['trained_loops'])}",
+        f"{what}: {report['size']} {report['split']} examples, trained with {plural(report['trained_loops'], 'loop')}",
         f"{'loops':>6}  {metric:>{width}}  95 % interval",
     ]
     for row in report["rows"]:

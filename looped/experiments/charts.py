@@ -7,9 +7,10 @@ from dataclasses import replace
 from looped.experiments.compare import row_name
 from looped.experiments.document import Figure
 from looped.experiments.figures import COLOURS, PALETTE, Bars, BarSeries, Chart, Lines, Series, draw
-from looped.experiments.measured import Measured, by_group, by_row, distinct_runs, grouped, measure_named, plural
+from looped.experiments.measured import Measured, by_group, by_row, distinct_runs, grouped, measure_named
 from looped.experiments.results import Record, at_trained_loops
 from looped.experiments.spec import Experiment
+from looped.wording import plural
 
 OTHER_TIMES = ("clamp", "rescale")
 """test sets that are the same examples with other times for loops beyond the trained number"""

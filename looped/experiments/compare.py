@@ -13,9 +13,10 @@ from itertools import combinations
 from typing import Literal
 
 from looped.experiments.document import Tone
-from looped.experiments.measured import Measured, by_row, by_row_and_kind, listed
+from looped.experiments.measured import Measured, by_row, by_row_and_kind
 from looped.experiments.spec import Experiment
 from looped.tasks import Task
+from looped.wording import listed
 
 FAR_POINTS = 0.05
 """of an accuracy: a difference of 5 points is a large one"""

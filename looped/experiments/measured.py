@@ -17,6 +17,7 @@ from looped.experiments.results import (
     seedless_key,
 )
 from looped.experiments.spec import Cell, Experiment
+from looped.wording import plural
 
 Item = TypeVar("Item")
 Name = TypeVar("Name", bound=Hashable)
@@ -245,12 +246,3 @@ def duration(seconds: float) -> str:
 def hardware_text(record: Record) -> str:
     """Older records count `1 threads`."""
     return record.hardware.replace(" 1 threads", " 1 thread")
-
-
-def listed(items: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -27,13 +27,12 @@ from looped.experiments.measured import (
     duration,
     grouped,
     hardware_text,
-    listed,
-    plural,
     seeds_in_words,
     short_power,
 )
 from looped.experiments.results import Record, seedless_key
 from looped.experiments.spec import SCALE_TEXT, Experiment
+from looped.wording import listed, plural
 
 Part = tuple[Experiment, list[Measured]]
 """an experiment with its measured cells, at least one"""

@@ -32,6 +32,7 @@ from looped.training.schedules import loops_at, rate_at, sizes, trained_size, un
 from looped.training.shipped import meant, read_shipped
 from looped.training.stepper import Stepper, load_weights
 from looped.version import __version__
+from looped.wording import plural
 
 
 class Diverged(InputError):
@@ -248,8 +249,7 @@ def hardware(device: torch.device) -> str:
     """The device in words, for a record."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"CPU, {threads} thread{'' if threads == 1 else 's'}, {platform.machine()}"
+    return f"CPU, {plural(torch.get_num_threads(), 'thread')}, {platform.machine()}"
 
 
 def train(config: RunConfig, folder: str | Path | None = None, *, quiet: bool = False) -> dict[str, Any]:

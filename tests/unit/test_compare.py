@@ -27,7 +27,6 @@ from looped.experiments.measured import (
     Measured,
     duration,
     hardware_text,
-    listed,
     percent,
     short_power,
     split_column,
@@ -39,6 +38,7 @@ from looped.experiments.studies import STUDIES
 from looped.experiments.words import verdicts
 from looped.tasks import TASKS
 from looped.training.trainer import hardware
+from looped.wording import listed
 from tests.integration.fake_records import fake_record
 
 ACCURACY = RunConfig(TASKS["edit-distance"](length=4))
