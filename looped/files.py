@@ -104,7 +104,27 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        raise InputError(f"cannot write {path}: {_reason(path, error)}") from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, with those above it, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {path}: {_reason(path, error)}") from error
+
+
+def file_on_the_way(path: Path) -> Path | None:
+    """What stands at a path or at a folder above it, and is no folder: nothing can be made under it."""
+    return next((each for each in (path, *path.parents) if os.path.exists(each) and not os.path.isdir(each)), None)
+
+
+def _reason(path: Path, error: OSError) -> str:
+    """The system's, which does not name a file that is where a folder has to be."""
+    if isinstance(error, FileExistsError | NotADirectoryError) and (file := file_on_the_way(path)) is not None:
+        return f"{file} is a file, expected a folder"
+    return error.strerror or str(error)
 
 
 def save_text(path: Path, text: str) -> None:

@@ -1,6 +1,5 @@
 """`looped paper list|run|status|collect|report`."""
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -13,6 +12,7 @@ import tyro
 
 from looped.cli.parsing import aligned, leading_name, parse, show
 from looped.errors import require
+from looped.files import file_on_the_way
 
 if TYPE_CHECKING:
     from looped.experiments.results import Record
@@ -102,10 +102,10 @@ def paper(arguments: list[str]) -> None:
     verb, rest = leading_name(arguments, "verb", VERBS, "looped paper VERB --help")
     kind, carry_out = VERBS[verb]
     command = parse(kind, rest, f"looped paper {verb}")
-    if isinstance(command, FoldersCommand):
-        for name, place in (("root", command.root), ("results", command.results)):
-            is_folder = not os.path.exists(place) or os.path.isdir(place)
-            require(is_folder, f"--{name} must be a folder, got the file {place}")
+    for name, place in vars(command).items():
+        if name in ("root", "results", "out"):
+            file = file_on_the_way(place)
+            require(file is None, f"--{name} must be a folder, got the file {file}")
     carry_out(command)
 
 

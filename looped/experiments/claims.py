@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from looped.errors import InputError
-from looped.files import locked
+from looped.files import locked, make_folder
 
 FOLDER = ".claims"
 HEARTBEAT_SECONDS = 15.0
@@ -24,7 +24,8 @@ VOID_AFTER_SECONDS = 120.0
 @contextmanager
 def claimed(root: Path, name: str) -> Iterator[bool]:
     """Hold a claim on the run `name` under `root` for as long as the context lasts; yields whether it was free."""
-    folder = make_folder(root)
+    folder = root / FOLDER
+    make_folder(folder)
     path = folder / f"{name}.json"
     with locked(folder / f"{name}.lock", wait=False) as free:
         if not free or not _asked(_take, path):
@@ -41,16 +42,6 @@ def claimed(root: Path, name: str) -> Iterator[bool]:
             with suppress(OSError, ValueError):
                 if json.loads(path.read_text()) == _here():  # another machine may have taken it for void
                     path.unlink()
-
-
-def make_folder(root: Path) -> Path:
-    """The folder of the claims under `root`."""
-    folder = root / FOLDER
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror or error}") from None
-    return folder
 
 
 def is_claimed(root: Path, name: str) -> bool:

@@ -15,12 +15,13 @@ from typing import Any
 from looped.config import RunConfig
 from looped.errors import InputError, require
 from looped.experiments.claims import FOLDER as CLAIMS
-from looped.experiments.claims import is_claimed, make_folder
+from looped.experiments.claims import is_claimed
 from looped.experiments.examine import lacking, last_step, require_texts
 from looped.experiments.measured import measure_of
 from looped.experiments.results import Record, Value, cell_value, load_records, run_key
 from looped.experiments.spec import Cell, Experiment
 from looped.experiments.worker import Outcome, finish_cell, start_worker
+from looped.files import make_folder
 from looped.training.flops import estimated_flops
 from looped.training.folder import RunFolder
 
@@ -94,7 +95,7 @@ def run_experiment(
     if not missing:
         return True
     require_texts(experiment.measures)
-    make_folder(root)
+    make_folder(root / CLAIMS)
     # Seed by seed; of each the longest first, so that the last worker does not sit alone at the end.
     missing.sort(key=lambda config: (config.seed, -estimated_flops(config)))
     stop_at = None if minutes is None else (started or time.monotonic()) + 60 * minutes

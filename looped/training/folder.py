@@ -8,7 +8,7 @@ from typing import Any
 
 from looped.config import RunConfig, differences
 from looped.errors import InputError, require
-from looped.files import locked, read_json, save_json
+from looped.files import locked, make_folder, read_json, save_json
 from looped.tasks import Task
 from looped.training.checkpoint import Checkpoint, load_newest
 
@@ -100,10 +100,7 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Make the folder if need be and hold it against a second trainer."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot make the folder {self.path}: {error.strerror}") from None
+        make_folder(self.path)
         with locked(self.lock_path, wait=False) as free:
             require(free, f"{self.path} is being trained by another process")
             yield

@@ -138,7 +138,8 @@ def test_a_file_that_cannot_be_written_is_said_before_measuring(verb, capsys, tm
     monkeypatch.setattr(bench, f"bench_{verb}", lambda *_, **__: pytest.fail("it was measured"))
     (tmp_path / "file").write_text("mine")
     out = tmp_path / "file" / "new" / "bench.json"
-    assert f"cannot write {out}: Not a directory" in complaint(capsys, "bench", verb, *LAPTOP, "--out", str(out))
+    expected = f"cannot write {out}: {tmp_path / 'file'} is a file, expected a folder"
+    assert expected in complaint(capsys, "bench", verb, *LAPTOP, "--out", str(out))
     assert "Is a directory" in complaint(capsys, "bench", verb, *LAPTOP, "--out", str(tmp_path))
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
