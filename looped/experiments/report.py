@@ -137,7 +137,7 @@ def _readme_place(
     measured, count = measured_cells(experiment, records), len(experiment.cells)
     require(bool(measured), f"nothing to show in a README: all {count} cells of {experiment.id} are not finished")
     try:
-        text = readme.read_text(encoding="utf-8") if readme.exists() else ""
+        text = readme.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(f"expected text in UTF-8 in {readme}, found other bytes") from None
     except OSError as error:

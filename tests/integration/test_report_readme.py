@@ -143,19 +143,20 @@ def test_a_readme_without_marks_is_left_alone(text, tmp_path):
     assert readme.read_text() == text
 
 
-@pytest.mark.parametrize("kind", ["folder", "latin", "marks"])
+@pytest.mark.parametrize("kind", ["missing", "folder", "latin", "marks"])
 def test_a_readme_that_cannot_be_written_is_known_before(kind, tmp_path):
     readme = tmp_path / "README.md"
     if kind == "folder":
         readme.mkdir()
-    else:
+    elif kind != "missing":
         readme.write_bytes(README.encode() + (b"\xe9t\xe9" if kind == "latin" else b"<!-- results: again -->\n"))
     for check in (check_readme, write_readme):
         with pytest.raises(InputError) as caught:
             check(LAPTOP, fake_records([LAPTOP]), readme)
         assert str(readme) in str(caught.value)
         assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == [readme]
+        assert ("cannot read" in str(caught.value)) == (kind in ("missing", "folder"))
+    assert list(tmp_path.iterdir()) == [readme] * readme.exists()
 
 
 def test_a_table_is_not_put_into_the_place_of_another(tmp_path):
