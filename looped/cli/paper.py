@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +91,8 @@ class ReportCommand(FoldersCommand):
     """Write the page of what was measured, beside the paper's numbers."""
 
     scale: str | None = None
-    """smoke, laptop, gpu or paper (None: every one that has results, but smoke only where no other has any)"""
+    """smoke, laptop, gpu or paper (None: laptop where cells are named, or else every one that has results, but smoke
+    only where no other has any)"""
     out: Path = Path("report")
     """folder of the report"""
     readme: Path | None = None
@@ -116,7 +117,7 @@ def _chosen(command: Command, scale: str) -> "list[Experiment]":
     made = [experiment(name, scale) for name in command.experiments or EXPERIMENTS]
     require(
         not command.cells or len(made) == 1,
-        f"--cells goes with one experiment, got {len(made)}: expected its name first",
+        f"--cells goes with one experiment: expected its name first, got {' '.join(command.experiments) or 'none'}",
     )
     return [one.select(command.cells) for one in made]
 
@@ -222,10 +223,12 @@ def _report(command: ReportCommand) -> None:
     records = load_records(command.results, command.root)
     found = any(record.finished for record in records.values())
     require(found, f"nothing to report: no record of a finished run in {command.results} or under {command.root}")
-    known = [] if command.scale else [_chosen(command, scale) for scale in _REPORTED]
-    smoke = [] if command.scale else _begun(_chosen(replace(command, cells=()), "smoke"), records)
-    if command.scale:
-        chosen = _chosen(command, command.scale)
+    # Cells are named after their loops, and so otherwise at every scale.
+    only = command.scale or (DEFAULT_SCALE if command.cells else None)
+    known = [] if only else [_chosen(command, scale) for scale in _REPORTED]
+    smoke = [] if only else _begun(_chosen(command, "smoke"), records)
+    if only:
+        chosen = _chosen(command, only)
     elif smoke and not _begun(chain(*known), records):
         chosen, smoke = _chosen(command, "smoke"), []
     else:
@@ -237,7 +240,7 @@ def _report(command: ReportCommand) -> None:
     if command.readme is not None:
         check_readme(chosen[0], records, command.readme)
     # What belongs to no experiment is told where all of them are.
-    everything = not (command.experiments or command.scale)
+    everything = not (command.experiments or only)
     others = [*chain(*known), *_chosen(command, "smoke")] if everything else ()
     page = write_report(chosen, records, command.out, others)
     if command.readme is not None:

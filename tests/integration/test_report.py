@@ -245,6 +245,17 @@ def test_small_problems_are_compared_by_order_and_the_papers_own_by_number(tmp_p
     assert {sign(text) for text in fields} <= set("✓✗?")
 
 
+def test_cells_that_are_named_are_of_laptop_scale(tmp_path):
+    """Most names of cells are of one scale alone, such as this one."""
+    saved(fake_records([LAPTOP, GPU]), tmp_path / "results")
+    words = ["paper", "report", "table1", "--cells", "ED40:looped r=4", "--results", str(tmp_path / "results"),
+             "--root", str(tmp_path / "none"), "--out", str(tmp_path / "report")]  # fmt: skip
+    assert main(words) == 0
+    made = Page((tmp_path / "report" / "index.html").read_text())
+    assert {found for table in made.tables for found in re.findall(r"(\w+) scale", table.caption)} == {"laptop"}
+    assert len(made.table("The runs behind").rows) == 1
+
+
 @pytest.mark.parametrize("names", [[], ["table2"]])
 def test_what_only_smoke_runs_have_is_shown_and_else_named_as_left_out(names, tmp_path, capsys):
     smoke = small("table2", "smoke")
