@@ -82,7 +82,7 @@ def stop(process: subprocess.Popen, how: signal.Signals) -> str:
     if how == signal.SIGINT:
         os.killpg(process.pid, how)  # what Ctrl-C does
     else:
-        process.kill()
+        process.send_signal(how)
     _, said = process.communicate(timeout=60)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "workers outlived the runner")
     return said
@@ -144,13 +144,14 @@ def test_where_no_record_is_found_the_status_says_where_it_looked(tmp_path, monk
     assert said.err == expected
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_stopped_in_training_it_loses_what_came_after_the_last_checkpoint(how, tmp_path):
     runs, num_steps = tmp_path / "runs", 2000
     process = start_runner(runs, num_steps)
     wait_until(lambda: len(list(runs.glob("*/checkpoints/step-*"))) >= 3, "no checkpoints")
     said = stop(process, how)
     assert said.count("Traceback") <= 1  # the script's own, for the KeyboardInterrupt
+    assert how == signal.SIGKILL or "leaked" not in said
     assert finished(runs) < 3, "nothing was left to finish"
     kept = {folder.name: RunFolder(folder).newest_checkpoint() for folder in runs.iterdir() if folder.name[0] != "."}
     assert all(checkpoint is not None for checkpoint in kept.values())
