@@ -105,9 +105,8 @@ def held_out(task: Task, split: Split, size: int | None = None, example_size: in
     if size is None:
         return task.held_out_size(split, example_size)
     require(size >= 1, f"size must be at least 1, got {size}")
-    size = task.distinct_among(split, size, example_size)
     require(size <= MAX_EXAMPLES, f"size must be at most {MAX_EXAMPLES:,}, got {size}")
-    return size
+    return task.distinct_among(split, size, example_size)
 
 
 def _batch_size(task: Task) -> int:
