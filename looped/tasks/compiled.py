@@ -5,6 +5,7 @@ from typing import Any
 
 import numba
 from numba import njit
+from numba.core.caching import FunctionCache
 
 from looped.errors import InputError
 from looped.files import cache_folder
@@ -21,13 +22,26 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def decorate(function: Callable[..., Any]) -> Any:
         chosen = _settings.CACHE_DIR
+        made: Any = njit(**options)(function)
         try:
-            # Looked at by njit at once, and put back for whoever else uses numba in this process.
+            # Looked at by the cache at once, and put back for whoever else uses numba in this process.
             _settings.CACHE_DIR = chosen or str(cache_folder() / "numba")
-            return njit(cache=True, **options)(function)
+            made._cache = _Cache(function)
         except (RuntimeError, InputError):  # no place at all; no home folder to have one in
-            return njit(**options)(function)
+            pass
         finally:
             _settings.CACHE_DIR = chosen
+        return made
 
     return decorate
+
+
+class _Cache(FunctionCache):
+    """numba's own, which dies of a damaged file; here that is as good as none, and made again."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # there is no saying what reading back half an object raises
+            self.flush()
+            return None

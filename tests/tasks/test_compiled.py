@@ -56,3 +56,15 @@ def test_machine_code_is_kept_in_the_cache_folder_unless_numba_is_told_otherwise
     drawn(elsewhere, LOOPED_CACHE=str(tmp_path / "other"), NUMBA_CACHE_DIR=str(own))
     assert not (tmp_path / "other").exists()
     assert any(own.rglob("*.nbi"))
+
+
+@pytest.mark.parametrize("ending", [".nbi", ".nbc"])
+def test_a_damaged_file_of_machine_code_is_made_again(ending, elsewhere, tmp_path):
+    cache = str(tmp_path / "cache")
+    answer = drawn(elsewhere, LOOPED_CACHE=cache)
+    files = list((tmp_path / "cache").rglob(f"*{ending}"))
+    sizes = [path.stat().st_size for path in files]
+    for path, size in zip(files, sizes, strict=True):
+        os.truncate(path, size // 2)
+    assert drawn(elsewhere, LOOPED_CACHE=cache) == answer
+    assert [path.stat().st_size for path in files] == sizes
