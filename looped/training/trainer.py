@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,11 @@ class Interrupted(KeyboardInterrupt):
 class Trainer:
     """Turns a `RunConfig` into a folder. Its state is the model, the `Stepper`'s and `step`."""
 
-    def __init__(self, config: RunConfig, folder: str | Path, *, quiet: bool = False) -> None:
+    def __init__(self, config: RunConfig, folder: str | Path | None = None, *, quiet: bool = False) -> None:
+        """The folder is by default the one under runs/ that is named after the config."""
+        config = _with_named_origin(config)
         self.config, self.quiet = config, quiet
-        self.folder = RunFolder(folder)
+        self.folder = RunFolder(Path("runs") / config.folder_name if folder is None else folder)
         self.device = choose_device(config.train.device)
         if config.train.num_threads is not None:
             torch.set_num_threads(config.train.num_threads)
@@ -254,8 +257,15 @@ def hardware(device: torch.device) -> str:
 
 def train(config: RunConfig, folder: str | Path | None = None, *, quiet: bool = False) -> dict[str, Any]:
     """Train a run, or take it up where it stopped; a finished one is not trained again. Returns as `Trainer.fit`."""
-    folder = Path("runs") / config.folder_name if folder is None else Path(folder)
     return Trainer(config, folder, quiet=quiet).fit()
+
+
+def _with_named_origin(config: RunConfig) -> RunConfig:
+    """A task's name stands for its best shipped model, which may be another one tomorrow: the run keeps which."""
+    origin = config.train.init_from
+    if origin is None or (name := meant(origin)) is None:
+        return config
+    return replace(config, train=replace(config.train, init_from=name))
 
 
 def _means(outcomes: Tensor) -> list[float]:

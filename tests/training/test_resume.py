@@ -319,8 +319,11 @@ def test_init_from_says_when_a_run_is_unfinished(tmp_path, capsys):
 def test_init_from_takes_a_shipped_model_by_its_name(name, tmp_path):
     shipped = looped.load(name)
     config = replace(shipped.config, train=tiny(train={"init_from": name}).train)
-    started = Trainer(config, tmp_path / "run", quiet=True).model
+    started = Trainer(config, quiet=True)
     for key, weights in shipped.model.state_dict().items():
-        assert torch.equal(started.state_dict()[key], weights)
+        assert torch.equal(started.model.state_dict()[key], weights)
+    # The run and its folder are those of the model, however it was called.
+    whole = replace(config, train=replace(config.train, init_from=shipped.name))
+    assert (started.config, started.folder.path) == (whole, Path("runs") / whole.folder_name)
     with pytest.raises(InputError, match="did you mean 'edit-distance/looped-r10'"):
         Trainer(tiny(train={"init_from": "edit-distance/looped-r1"}), tmp_path / "run", quiet=True)
