@@ -114,7 +114,7 @@ def _chosen(command: Command, scale: str) -> "list[Experiment]":
     """The experiments of a command, or all of them, with the cells that were asked for."""
     from looped.experiments.paper import EXPERIMENTS, experiment
 
-    made = [experiment(name, scale) for name in command.experiments or EXPERIMENTS]
+    made = [experiment(name, scale) for name in dict.fromkeys(command.experiments or EXPERIMENTS)]
     require(
         not command.cells or len(made) == 1,
         f"--cells goes with one experiment: expected its name first, got {' '.join(command.experiments) or 'none'}",

@@ -339,6 +339,11 @@ def test_the_list_is_complete_and_readable(capsys):
         )
 
 
+def test_an_experiment_that_is_named_twice_is_one(capsys):
+    assert main(["paper", "list", "table2", "table1", "table2", "--json"]) == 0
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)["experiments"]] == ["table2", "table1"]
+
+
 def test_what_is_listed_is_what_would_be_run(capsys):
     assert main(["paper", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["experiments"]
