@@ -29,9 +29,11 @@ AnyRun = Annotated[
     ),
 ]
 
-# What is said of text that is not a number in tyro's complaint about a flag, and by us. (Lists are of numbers.)
+# What is said of text that is not a number in tyro's complaint about a flag, and by us. (Lists are of numbers, and
+# only the flag's help, which follows, tells of which.)
 _NOT_A_NUMBER = {
-    re.compile(r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\]"): "numbers",
+    re.compile(r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\].*\[INT"): "whole numbers",
+    re.compile(r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\].*\[FLOAT"): "numbers",
     re.compile(r"Error parsing (\S+):.* invalid literal for int\(\) with base 10: ('.*?')"): "a whole number",
     re.compile(r"Error parsing (\S+):.* could not convert string to float: ('.*?')"): "a number",
 }
@@ -90,9 +92,10 @@ def _one_line(box: str, program: str) -> str:
     near = [match.group() for lines in rest for line in lines if (match := re.match(r"--[\w.-]+", line))]
     if near and text[0].startswith("Unrecognized"):
         return f"{' '.join(text)}; did you mean {near[0]}?"
-    complaint = " ".join(text)
+    # What a config says of its own fields needs no word of tyro's in front.
+    complaint = re.sub(r"^Error parsing \w+: ", "", " ".join(text))
     for pattern, expected in _NOT_A_NUMBER.items():
-        if found := pattern.match(complaint):
+        if found := pattern.match(" ".join(line for lines in (text, *rest) for line in lines)):
             complaint = f"{found[1]}: expected {expected}, got {found[2]}"
     return f"{complaint} ({program} --help lists all flags)"
 
