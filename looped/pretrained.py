@@ -1,6 +1,5 @@
 """Trained models that come with the package: load one, make one of a run, and measure them all afresh."""
 
-import difflib
 import json
 import math
 import re
@@ -19,7 +18,6 @@ from looped.errors import InputError, require
 from looped.files import read_json, save
 from looped.inference import Run, load_run, on_device
 from looped.models import build_model
-from looped.tasks import TASKS
 from looped.training.evaluation import EVALUATION_SEED, INTERVAL_DEVIATIONS, evaluate, interval
 from looped.training.schedules import trained_size
 from looped.training.shipped import (
@@ -32,6 +30,7 @@ from looped.training.shipped import (
     meant,
     names,
     read_shipped,
+    require_no_near_miss,
     shipped_path,
     weights_folder,
 )
@@ -58,8 +57,7 @@ def load(name: str | Path, device: str | torch.device = "cpu") -> Run:
     name = str(name)
     if (shipped := meant(name)) is not None:
         return _load_shipped(shipped, device)
-    if not (Path(name) / "config.json").exists() and (near := difflib.get_close_matches(name, [*TASKS, *names()], n=1)):
-        raise InputError(f"no run at {name}, and no model of that name; did you mean {near[0]!r}?")
+    require_no_near_miss(name)
     return load_run(name, device)
 
 

@@ -6,6 +6,7 @@ the rounded weights scored in the test, where they come from, and an example to 
 be written in any order, and equal models could not be equal files.)
 """
 
+import difflib
 import hashlib
 import json
 import os
@@ -124,6 +125,12 @@ def meant(name: str) -> str | None:
     if (Path(name) / "config.json").exists() or name.split("/")[0] not in TASKS:
         return None
     return best(name).name if name in TASKS else name
+
+
+def require_no_near_miss(name: str) -> None:
+    """`InputError` if what is to be a run's folder is none, but nearly the name of a shipped model."""
+    if not (Path(name) / "config.json").exists() and (near := difflib.get_close_matches(name, [*TASKS, *names()], n=1)):
+        raise InputError(f"no run at {name}, and no model of that name; did you mean {near[0]!r}?")
 
 
 def read_shipped(name: str) -> tuple[Shipped, dict[str, Tensor]]:

@@ -30,7 +30,7 @@ from looped.training.log import Log, require_tracker
 from looped.training.memory import memory_for
 from looped.training.objective import TensorBatch, to_device
 from looped.training.schedules import loops_at, rate_at, sizes, trained_size, unreached
-from looped.training.shipped import meant, read_shipped
+from looped.training.shipped import meant, read_shipped, require_no_near_miss
 from looped.training.stepper import Stepper, load_weights
 from looped.version import __version__
 from looped.wording import plural
@@ -81,6 +81,7 @@ class Trainer:
             shipped, weights = read_shipped(name)
             config = shipped.config
         else:
+            require_no_near_miss(origin)
             folder = RunFolder(origin)
             step, weights = run_weights(folder)
             config = folder.read_config()

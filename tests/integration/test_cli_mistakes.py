@@ -96,6 +96,7 @@ def test_a_bug_is_not_told_as_a_lack_of_memory(run, monkeypatch):
         ),
         (["train", "edit-distance", "--recipe", "quick"], "unknown recipe 'quick'"),
         (["train", "edit-distance", "--train.init-from", "/nowhere", "--out", "{new}"], "no run at /nowhere"),
+        (["train", "lcs", "--train.init-from", "lsc", "--out", "{new}"], "did you mean 'lcs'?"),
         (
             [*TRAIN, "--model.block", "looped", "--train.init-from", "{run}", "--out", "{new}"],
             "of another model: no stack.layers.0.gain_attention, stack.layers.0.gain_feed_forward; its model.block is "
