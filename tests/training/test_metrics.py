@@ -101,7 +101,7 @@ def test_perplexity_covers_the_text_whatever_the_window(tmp_path, monkeypatch):
     report = evaluate(model, task, "test", example_size=6)
     assert report["size"] == len(windows)
     assert report["rows"][0]["loss"] == pytest.approx(total / (len(text) - 1), rel=1e-6)
-    assert evaluate(model, task, "test", 10**9, example_size=6)["rows"] == report["rows"]
+    assert evaluate(model, task, "test", 10**6, example_size=6)["rows"] == report["rows"]
 
 
 def test_the_trees_error_is_also_a_curve_over_the_examples_seen():
