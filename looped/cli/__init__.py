@@ -9,7 +9,6 @@ import io
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 from looped.errors import InputError, unknown
 from looped.files import drop_parts
+from looped.signals import handling
 
 
 class Verb(NamedTuple):
@@ -107,16 +107,10 @@ def _leaving_no_parts() -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
 
-    # Elsewhere than in the main thread, or with a handler of its own, whoever calls this decides.
-    ours = threading.current_thread() is threading.main_thread()
-    ours = ours and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if ours:
-        signal.signal(signal.SIGTERM, end)
-    try:
+    # With a handler of its own, whoever calls this decides.
+    unhandled = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with handling(end, *[signal.SIGTERM] * unhandled):
         yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _forget_output() -> None:

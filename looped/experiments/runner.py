@@ -4,12 +4,10 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -25,6 +23,7 @@ from looped.experiments.results import Record, Value, cell_value, load_records, 
 from looped.experiments.spec import Cell, Experiment
 from looped.experiments.worker import Outcome, finish_cell, start_worker
 from looped.files import make_folder
+from looped.signals import handling
 from looped.training.flops import estimated_flops
 from looped.training.folder import RunFolder
 
@@ -103,7 +102,8 @@ def run_experiment(
     missing.sort(key=lambda config: (config.seed, -estimated_flops(config)))
     stop_at = None if minutes is None else (started or time.monotonic()) + 60 * minutes
     work = Work(experiment, root, missing, num_seeds, stop_at)
-    with _terminated_as_by_ctrl_c():
+    # As by Ctrl-C: workers stop with their checkpoints, and leave no semaphore that Python complains of.
+    with handling(signal.default_int_handler, signal.SIGTERM):
         _with_workers(work, num_workers, devices)
     if work.failed:
         config, reason = next(iter(work.failed.items()))
@@ -141,21 +141,6 @@ def _threads_each(num_workers: int) -> int:
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     share = max(1, (os.cpu_count() or 1) // num_workers)
     return min(share, int(wanted)) if wanted.isdigit() and int(wanted) else share
-
-
-@contextmanager
-def _terminated_as_by_ctrl_c() -> Iterator[None]:
-    """SIGTERM, too, lets the workers stop with their checkpoints, and leaves no semaphore that Python complains of."""
-    # In another thread, or where it is ignored, whoever started this decides.
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _with_workers(work: Work, num_workers: int, devices: list[str]) -> None:

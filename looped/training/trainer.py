@@ -19,6 +19,7 @@ from looped.config import RunConfig, differences
 from looped.errors import InputError
 from looped.files import save_json
 from looped.models import build_model
+from looped.signals import handling
 from looped.tasks import Split
 from looped.training.checkpoint import Checkpoint, save_checkpoint
 from looped.training.data import batch_at, batches
@@ -292,21 +293,11 @@ def _require_finite(step: int, **numbers: float) -> None:
 def _stop_signals() -> Iterator[Callable[[], bool]]:
     """Ctrl-C and SIGTERM end the run after the current step, with a checkpoint; the second time at once, without."""
     asked = []
-    previous = {}
 
     def ask(*_: object) -> None:
         if asked:
             raise KeyboardInterrupt
         asked.append(True)
 
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # else whoever started this decides
-                previous[number] = signal.signal(number, ask)
-    except ValueError:
-        pass  # not in the main thread: signals stay with whoever has it
-    try:
+    with handling(ask, signal.SIGINT, signal.SIGTERM):
         yield lambda: bool(asked)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
