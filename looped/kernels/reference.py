@@ -80,7 +80,7 @@ def add_attention(
     *,
     num_heads: int,
     causal: bool,
-    visible: Bool[Tensor, "batch 1 seq seq"] | None = None,
+    visible: Bool[Tensor, "batch 1 #seq seq"] | None = None,
     rotation: Rotation | None = None,
     selection: Literal["softmax", "hardmax"] = "softmax",
     norm: Norm = "rms",
@@ -107,14 +107,18 @@ def add_attention(
     return _add_gated(x, F.linear(mixed.transpose(1, 2).reshape(batch, seq, dim), w_out), modulation)
 
 
-def visible_keys(keep: Bool[Tensor, "batch seq"], *, causal: bool) -> Bool[Tensor, "batch 1 seq seq"]:
-    """Which keys a query sees where not all are kept: those that are, causal no later ones; and itself in any case, for
-    libraries do not agree on what a softmax over nothing is."""
+def visible_keys(keep: Bool[Tensor, "batch seq"], *, causal: bool) -> Bool[Tensor, "batch 1 #seq seq"]:
+    """Which keys a query sees where not all are kept: those that are, causal no later ones. A query that would see none
+    sees padding, for libraries do not agree on what a softmax over nothing is: causal itself, or else all of it.
+
+    Where the queries see the same keys there is one row for them all: a row for each is seq times the memory, which
+    attention takes once more, in the precision of the scores, for every layer of every loop.
+    """
+    if not causal:
+        return (keep | ~keep.any(dim=1, keepdim=True))[:, None, None, :]
     places = torch.arange(keep.shape[1], device=keep.device)
-    visible = keep[:, None, None, :]
-    if causal:
-        visible = visible & (places <= places[:, None])
-    return visible | (places == places[:, None])
+    earlier = keep[:, None, None, :] & (places <= places[:, None])
+    return earlier | (places == places[:, None])
 
 
 def attend_to_largest(
@@ -122,7 +126,7 @@ def attend_to_largest(
     key: Float[Tensor, "batch head seq size"],
     value: Float[Tensor, "batch head seq size"],
     *,
-    visible: Bool[Tensor, "batch 1 seq seq"] | None = None,
+    visible: Bool[Tensor, "batch 1 #seq seq"] | None = None,
     causal: bool,
 ) -> Float[Tensor, "batch head seq size"]:
     """The limit of softmax: the mean of the values whose scores are largest. Scores get no gradient."""

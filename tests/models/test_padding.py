@@ -96,11 +96,14 @@ def test_truncation_and_computing_again_know_padding(remat, backprop_loops):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_who_sees_whom(causal):
-    """Every mask of four tokens. A row is never empty, which is what a softmax over it needs."""
+    """Every mask of four tokens. A row is never empty, which is what a softmax over it needs; and there is one for all
+    queries where they see the same, for one each would take memory that grows with the square of the length."""
     masks = list(product([False, True], repeat=4))
     visible = visible_keys(torch.tensor(masks), causal=causal)
+    assert visible.shape == (16, 1, 4 if causal else 1, 4)
+    visible = visible.expand(16, 1, 4, 4)
     for (row, keep), query, key in product(enumerate(masks), range(4), range(4)):
-        expected = query == key or (keep[key] and (key < query or not causal))
+        expected = query == key or (keep[key] and key < query) if causal else keep[key] or not any(keep)
         assert visible[row, 0, query, key] == expected
 
 
