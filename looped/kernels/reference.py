@@ -50,8 +50,10 @@ class Rotation(NamedTuple):
 
 
 def rms_normalise(x: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
-    """x / RMS(x) over the last axis."""
-    return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + RMS_EPSILON)
+    """x / RMS(x) over the last axis, in float32 at least: float16 has neither the square of 256 nor the term that an
+    all-zero token needs."""
+    precise = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (precise * torch.rsqrt(precise.square().mean(dim=-1, keepdim=True) + RMS_EPSILON)).to(x.dtype)
 
 
 def normalise(x: Float[Tensor, "... dim"], modulation: Modulation, *, norm: Norm = "rms") -> Float[Tensor, "... dim"]:

@@ -107,6 +107,21 @@ def test_who_sees_whom(causal):
         assert visible[row, 0, query, key] == expected
 
 
+@pytest.mark.parametrize("attention", ["full", "causal"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_padding_changes_nothing_in_half_precision(dtype, attention):
+    """Where a norm has to keep the zeros of padding finite, too."""
+    stack = stack_of(block="looped", num_loops=3, attention=attention).to(dtype)
+    keep, embeddings = torch.tensor([*LEFT, [False] * 5]), drawn(4, SEQ_LEN, DIM).to(dtype)
+    states = stack(embeddings, keep=keep)
+    assert (states[~keep] == 0).all()
+    for row, state, embedding in zip(keep[:3], states, embeddings, strict=False):
+        (alone,) = stack(embedding[None, row])
+        torch.testing.assert_close(state[row], alone, rtol=0.05, atol=0.05)
+    states.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in stack.parameters() if parameter.grad is not None)
+
+
 @pytest.mark.parametrize("engine", ["compiled", pytest.param("fused", marks=interpreted)])
 @pytest.mark.filterwarnings("default")  # compilers warn about their own affairs
 def test_every_engine_knows_padding(engine):
