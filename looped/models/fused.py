@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from looped.config import ModelConfig
 from looped.kernels import LayerWeights, Modulation, Rotation
 from looped.kernels.graphs import Replayed
 from looped.models.stack import LoopStack
@@ -18,8 +17,9 @@ MOST_GRAPHS, MOST_BYTES = 8, 2**30
 """of graphs that one model's answers are replayed from, and of the states that one of them holds"""
 
 
-def why_not_fused(config: ModelConfig, device: torch.device) -> str | None:
-    """What stands against the fused kernels, in words; None if nothing does."""
+def why_not_fused(stack: LoopStack) -> str | None:
+    """What stands against the fused kernels for a stack as and where it is, in words; None if nothing does."""
+    config, device = stack.config, stack.device
     if find_spec("triton") is None:
         return "Triton is not installed"
     if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
@@ -27,7 +27,7 @@ def why_not_fused(config: ModelConfig, device: torch.device) -> str | None:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < OLDEST_CARD:
         return f"they need compute capability {OLDEST_CARD[0]}.{OLDEST_CARD[1]}, and the card is older"
     missing = {
-        "products in float64": config.precision == "float64",
+        f"weights in {str(stack.dtype).removeprefix('torch.')}": stack.dtype != torch.float32,
         "hardmax attention": config.selection != "softmax",
         f"norm {config.norm!r}": config.norm != "rms",
         "injection 'concat'": config.injection == "concat",

@@ -39,7 +39,7 @@ def set_engine(stack: LoopStack, wanted: WantedEngine = "auto") -> Engine:
     if wanted == "auto":
         wanted = "fused" if device.type == "cuda" else "eager"
     if wanted == "fused":
-        reason = why_not_fused(stack.config, device)
+        reason = why_not_fused(stack)
         if reason is None:
             stack.all_loops = FusedLoops(stack)
             return "fused"

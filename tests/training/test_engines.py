@@ -98,7 +98,7 @@ def test_the_fused_engine_trains_with_muon(tmp_path):
 
 
 UNSUPPORTED = {
-    "products in float64": {"precision": "float64"},
+    "weights in float64": {"precision": "float64"},
     "hardmax attention": {"selection": "hardmax"},
     "norm 'none'": {"norm": "none"},
     "norm 'query-key'": {"norm": "query-key"},
@@ -154,6 +154,16 @@ def test_an_engine_takes_the_place_of_the_last_one():
     assert (set_engine(stack, "eager"), stack.add_attention is plain) == ("eager", True)
     with pytest.raises(InputError, match="unknown engine 'fuse'; did you mean 'fused'"):
         set_engine(stack, "fuse")
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_fused_kernels_are_for_weights_in_float32(dtype, capsys):
+    """Whatever the config says: they would compute with fewer digits than these have, or not at all."""
+    stack = LoopStack(tiny().model).to(dtype)
+    assert set_engine(stack, "fused") == "eager"
+    assert f"they do not cover weights in {str(dtype)[6:]}" in capsys.readouterr().err
+    assert stack(torch.randn(2, 4, stack.config.dim)).dtype == dtype
 
 
 def gradients(trainer: Trainer) -> dict[str, torch.Tensor]:
