@@ -48,7 +48,8 @@ class FusedLoops:
     def __call__(
         self, embeddings: Tensor, num_loops: int, read: Sequence[int], first_with_grad: int
     ) -> tuple[Tensor, ...]:
-        with torch.cuda.device_of(embeddings):
+        # Precision is the config's: autocast would reach the tables alone, and a graph keep what it was captured with.
+        with torch.cuda.device_of(embeddings), torch.autocast(embeddings.device.type, enabled=False):
             if not self._can_replay(embeddings, len(read)):
                 return self._launched((embeddings,), num_loops, tuple(read), first_with_grad)
             if self._replayed is None:

@@ -1,6 +1,7 @@
 """Small tasks and models that the tests here share."""
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -22,6 +23,9 @@ BLOCKS = (
     {"block": "looped", "num_layers": 2, "num_loops": 3},
     *({"block": "modulated", "conditioning": each, "num_layers": 2, "num_loops": 3} for each in CONDITIONINGS),
 )
+
+# Fused kernels on a CPU; with a card, tests/gpu has them there.
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="on a CPU they need the interpreter")
 
 
 def small(**knobs) -> ModelConfig:

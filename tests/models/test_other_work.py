@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from looped import InputError, LoopStack, build_model
+from looped.training import set_engine
 
-from .cases import BLOCKS, CAUSAL, TOKENS, label, scattered, small
+from .cases import BLOCKS, CAUSAL, TOKENS, interpreted, label, scattered, small
 
 each_block = pytest.mark.parametrize("knobs", BLOCKS, ids=label)
 each_injection = pytest.mark.parametrize("injection", ["none", "add", "concat"])
@@ -66,6 +67,18 @@ def test_autocast_is_for_products_alone(knobs, injection):
     for got, wanted in zip(states, other.iterate(embeddings), strict=True):
         # The table of what is made from t, and an injected map, are products too; 0.01 was seen.
         assert torch.equal(got, wanted) if exact else (got - wanted).norm() < 0.02 * wanted.norm()
+
+
+@interpreted
+@pytest.mark.parametrize("injection", ["none", "add"])
+def test_fused_kernels_keep_to_the_precision_of_the_config(injection):
+    """Under autocast, too, which could reach only parts of them."""
+    knobs = {"block": "modulated", "num_loops": 3, "injection": injection}
+    stack, embeddings = opened(**knobs), torch.randn(2, 4, 8)
+    set_engine(stack, "fused")
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = stack(embeddings)
+    assert torch.equal(cast, stack(embeddings))
 
 
 def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:

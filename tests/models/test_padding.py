@@ -12,13 +12,12 @@ from looped import InputError, LoopStack
 from looped.kernels import visible_keys
 from looped.training import set_engine
 
-from .cases import BLOCKS, CAUSAL, label, scattered, small
+from .cases import BLOCKS, CAUSAL, interpreted, label, scattered, small
 
 BATCH, SEQ_LEN, DIM = 3, 5, 8
 LEFT = [[False, False, True, True, True], [True] * 5, [False] * 4 + [True]]
 RIGHT = [row[::-1] for row in LEFT]
 MASKS = arrays(np.bool_, (BATCH, SEQ_LEN))
-interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="on a CPU they need the interpreter")
 
 
 def stack_of(**knobs) -> LoopStack:
