@@ -337,6 +337,12 @@ class LoopStack(nn.Module):
     def _times(self, num_loops: int, device: torch.device) -> Tensor:
         return loop_times(num_loops, self.config.num_loops, self.config.beyond, device=device, dtype=self.count_dtype)
 
+    def _replicate_for_data_parallel(self) -> "LoopStack":
+        """As every module; but an engine for all loops at once knows the weights of its own stack, on their device."""
+        replica = super()._replicate_for_data_parallel()
+        replica.all_loops = None
+        return replica
+
     def _layers(self) -> list[Layer]:
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 

@@ -140,6 +140,18 @@ def test_replicas_compute_the_same(knobs):
     assert all(parameter.grad is not None for parameter in stack.parameters())
 
 
+@interpreted
+def test_replicas_leave_the_fused_kernels_to_the_first():
+    """Which know its weights by where they are."""
+    stack, embeddings = opened(block="looped", num_loops=3), torch.randn(2, 4, 8)
+    set_engine(stack, "fused")
+    copy, fused = replica(stack), stack(embeddings)
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter.zero_()
+    torch.testing.assert_close(copy(embeddings), fused, rtol=1e-4, atol=1e-4)
+
+
 @each_block
 def test_weights_are_made_where_new_tensors_are(knobs):
     """Here on no device at all, which has room for any model; the weights come from elsewhere."""
