@@ -1,6 +1,7 @@
 """Loops compiled to machine code by numba, and where that code is kept for the next process."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numba
@@ -37,11 +38,19 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 class _Cache(FunctionCache):
-    """numba's own, which dies of a damaged file; here that is as good as none, and made again."""
+    """numba's own, which dies of a damaged file and of a full disk: here the one is made again, and the other means that
+    nothing is kept."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
         except Exception:  # there is no saying what reading back half an object raises
-            self.flush()
+            try:
+                self.flush()
+            except OSError:
+                self.disable()
             return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with suppress(OSError):
+            super().save_overload(sig, data)

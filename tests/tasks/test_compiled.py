@@ -16,6 +16,9 @@ from looped.tasks import TASKS, draws
 print(draws.below(draws.start(0, 0, 0), 10)[1])
 """
 
+# As good as one: no file can grow.
+FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+
 
 @pytest.fixture
 def elsewhere(tmp_path):
@@ -30,12 +33,16 @@ def elsewhere(tmp_path):
     return package.parent
 
 
-def drawn(elsewhere: Path, **variables: str) -> str:
+def drawn(elsewhere: Path, before: str = "", **variables: str) -> str:
     dropped = ("NUMBA_CACHE_DIR", "LOOPED_CACHE", "XDG_CACHE_HOME")
     usual = {name: value for name, value in os.environ.items() if name not in dropped}
     home = {"HOME": str(elsewhere.parent / "no-home"), "PYTHONPATH": str(elsewhere), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", DRAW], env={**usual, **home, **variables}, cwd=elsewhere, capture_output=True, text=True
+        [sys.executable, "-c", before + DRAW],
+        env={**usual, **home, **variables},
+        cwd=elsewhere,
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -68,3 +75,15 @@ def test_a_damaged_file_of_machine_code_is_made_again(ending, elsewhere, tmp_pat
         os.truncate(path, size // 2)
     assert drawn(elsewhere, LOOPED_CACHE=cache) == answer
     assert [path.stat().st_size for path in files] == sizes
+
+
+def test_what_cannot_be_kept_is_compiled_again(elsewhere, tmp_path):
+    """On a full disk, and where a damaged file cannot be replaced."""
+    cache = str(tmp_path / "cache")
+    answer = drawn(elsewhere, FULL_DISK, LOOPED_CACHE=cache)
+    assert not any(path.is_file() for path in (tmp_path / "cache").rglob("*"))
+    assert drawn(elsewhere, LOOPED_CACHE=cache) == answer
+    for path in (tmp_path / "cache").rglob("*.nbi"):
+        path.unlink()
+        path.mkdir()
+    assert drawn(elsewhere, LOOPED_CACHE=cache) == answer
