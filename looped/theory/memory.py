@@ -64,7 +64,7 @@ def memorize(labels: Sequence, variant: str = "bits", bits: int = 8) -> Memory:
     if len(table) < 2 or len({len(y) for y in table}) != 1:
         raise InputError(f"expected at least two labels, all of one length, got lengths {[len(y) for y in table][:8]}")
     if variant in ("stream", "horner", "sqrt"):
-        network = MEMORIZERS[variant](table, bits)
+        network = MEMORIZERS[variant](table, int(bits))  # numpy's would overflow
     else:
         network = MEMORIZERS[variant](table)
     return Memory(network, len(table), Engine(network))

@@ -205,6 +205,9 @@ def test_numpys_counts_do_not_overflow():
         theory.approximate(square, np.int64(7), np.int64(9), np.int64(2))
     with pytest.raises(InputError, match=f"^{2**70:,} ids would be needed"):
         approximate_any_length(square, np.int64(70), np.int64(1), np.int64(2))
+    for variant in theory.MEMORIZERS:
+        own, theirs = (theory.memorize([0.25, 0.5, 0.75], variant, bits).table() for bits in (70, np.int8(70)))
+        assert theirs == own
 
 
 def test_a_sharpness_is_a_number_above_zero():
