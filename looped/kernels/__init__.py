@@ -9,8 +9,8 @@ from looped.kernels.reference import (
     add_feed_forward,
     example_norms,
     limit_growth,
+    padding_bias,
     rms_normalise,
-    visible_keys,
 )
 
 __all__ = [
@@ -22,6 +22,6 @@ __all__ = [
     "example_norms",
     "limit_growth",
     "linear_cross_entropy",
+    "padding_bias",
     "rms_normalise",
-    "visible_keys",
 ]

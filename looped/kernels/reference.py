@@ -82,14 +82,14 @@ def add_attention(
     *,
     num_heads: int,
     causal: bool,
-    visible: Bool[Tensor, "batch 1 #seq seq"] | None = None,
+    bias: Float[Tensor, "batch 1 #seq seq"] | None = None,
     rotation: Rotation | None = None,
     selection: Literal["softmax", "hardmax"] = "softmax",
     norm: Norm = "rms",
 ) -> Float[Tensor, "batch seq dim"]:
     """X + gamma * Attn(RMSN(X)), scores divided by the square root of the head size.
 
-    A query sees the keys that are `visible`; where that is not said, all, or causal no later ones.
+    A `bias` is added to the scores, and says which keys a query sees; without it that is all, or causal no later ones.
     """
     batch, seq, dim = x.shape
     hidden = normalise(x, modulation, norm="none" if norm == "none" else "rms").to(w_qkv.dtype)
@@ -103,24 +103,28 @@ def add_attention(
     if rotation is not None:
         query, key = rotate(query, rotation), rotate(key, rotation)
     if selection == "softmax":
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=visible, is_causal=causal)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, is_causal=causal)
     else:
-        mixed = attend_to_largest(query, key, value, visible=visible, causal=causal)
+        mixed = attend_to_largest(query, key, value, bias=bias, causal=causal)
     return _add_gated(x, F.linear(mixed.transpose(1, 2).reshape(batch, seq, dim), w_out), modulation)
 
 
-def visible_keys(keep: Bool[Tensor, "batch seq"], *, causal: bool) -> Bool[Tensor, "batch 1 #seq seq"]:
-    """Which keys a query sees where not all are kept: those that are, causal no later ones. A query that would see none
-    sees padding, for libraries do not agree on what a softmax over nothing is: causal itself, or else all of it.
+def padding_bias(
+    keep: Bool[Tensor, "batch seq"], *, causal: bool, dtype: torch.dtype
+) -> Float[Tensor, "batch 1 #seq seq"]:
+    """What scores need where not all keys are kept: minus infinity for those that are not, causal also for later ones.
 
-    Where the queries see the same keys there is one row for them all: a row for each is seq times the memory, which
-    attention takes once more, in the precision of the scores, for every layer of every loop.
+    A query that would see none sees padding, for libraries do not agree on what a softmax over nothing is: causal
+    itself, or else all of it. Where all queries see the same there is one row for them. Numbers, not booleans: attention
+    would make them of these in every layer of every loop, and keep them all for the backward pass.
     """
-    if not causal:
-        return (keep | ~keep.any(dim=1, keepdim=True))[:, None, None, :]
-    places = torch.arange(keep.shape[1], device=keep.device)
-    earlier = keep[:, None, None, :] & (places <= places[:, None])
-    return earlier | (places == places[:, None])
+    if causal:
+        places = torch.arange(keep.shape[1], device=keep.device)
+        earlier = keep[:, None, None, :] & (places <= places[:, None])
+        visible = earlier | (places == places[:, None])
+    else:
+        visible = (keep | ~keep.any(dim=1, keepdim=True))[:, None, None, :]
+    return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, -torch.inf)
 
 
 def attend_to_largest(
@@ -128,15 +132,15 @@ def attend_to_largest(
     key: Float[Tensor, "batch head seq size"],
     value: Float[Tensor, "batch head seq size"],
     *,
-    visible: Bool[Tensor, "batch 1 #seq seq"] | None = None,
+    bias: Float[Tensor, "batch 1 #seq seq"] | None = None,
     causal: bool,
 ) -> Float[Tensor, "batch head seq size"]:
     """The limit of softmax: the mean of the values whose scores are largest. Scores get no gradient."""
     scores = query @ key.transpose(-1, -2)
+    if bias is not None:
+        scores = scores + bias
     if causal:
-        visible = torch.ones_like(scores, dtype=torch.bool).tril()
-    if visible is not None:
-        scores = scores.masked_fill(~visible, -torch.inf)
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
     largest = (scores == scores.amax(dim=-1, keepdim=True)).to(value.dtype)
     return (largest @ value) / largest.sum(dim=-1, keepdim=True)
 

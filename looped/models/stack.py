@@ -44,7 +44,7 @@ class Prepared(NamedTuple):
     rotation: Rotation | None
     keep: Tensor | None
     """(batch, seq, 1): what is no padding, where there is some"""
-    visible: Tensor | None
+    bias: Tensor | None
 
 
 class Layer(nn.Module):
@@ -277,7 +277,7 @@ class LoopStack(nn.Module):
             signal=None if self.signal is None else self.signal(self._times(num_loops, device)),
             rotation=self.rotation(seq_len, device),
             keep=None if keep is None else keep[..., None],
-            visible=None if keep is None else kernels.visible_keys(keep, causal=self.causal),
+            bias=None if keep is None else kernels.padding_bias(keep, causal=self.causal, dtype=self.compute_dtype),
         )
 
     def modulation(self, num_loops: int, device: torch.device) -> tuple[Modulation, Modulation]:
@@ -307,8 +307,8 @@ class LoopStack(nn.Module):
                 weights.w_qkv,
                 weights.w_out,
                 num_heads=self.config.num_heads,
-                causal=self.causal and prepared.visible is None,
-                visible=prepared.visible,
+                causal=self.causal and prepared.bias is None,
+                bias=prepared.bias,
                 rotation=prepared.rotation,
                 selection=self.config.selection,
                 norm=self.config.norm,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis.extra.numpy import arrays
 
 from looped import InputError, LoopStack
-from looped.kernels import visible_keys
+from looped.kernels import padding_bias
 from looped.training import set_engine
 
 from .cases import BLOCKS, CAUSAL, interpreted, label, scattered, small
@@ -98,12 +98,27 @@ def test_who_sees_whom(causal):
     """Every mask of four tokens. A row is never empty, which is what a softmax over it needs; and there is one for all
     queries where they see the same, for one each would take memory that grows with the square of the length."""
     masks = list(product([False, True], repeat=4))
-    visible = visible_keys(torch.tensor(masks), causal=causal)
-    assert visible.shape == (16, 1, 4 if causal else 1, 4)
-    visible = visible.expand(16, 1, 4, 4)
+    bias = padding_bias(torch.tensor(masks), causal=causal, dtype=torch.float32)
+    assert bias.shape == (16, 1, 4 if causal else 1, 4)
+    bias = bias.expand(16, 1, 4, 4)
     for (row, keep), query, key in product(enumerate(masks), range(4), range(4)):
         expected = query == key or (keep[key] and key < query) if causal else keep[key] or not any(keep)
-        assert visible[row, 0, query, key] == expected
+        assert bias[row, 0, query, key] == (0 if expected else -torch.inf)
+
+
+@pytest.mark.parametrize("attention", ["full", "causal"])
+def test_a_mask_is_kept_once_whatever_the_number_of_loops(attention):
+    """For the backward pass: of 64 tokens it is larger than a state."""
+    stack, keep = stack_of(block="looped", num_loops=6, attention=attention), torch.ones(2, 64, dtype=torch.bool)
+    kept = {}
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no other takes its place
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        stack(drawn(2, 64, DIM), keep=keep)
+    assert sum(tensor.shape[-2:] == (64, 64) for tensor in kept.values()) == (attention == "causal")
 
 
 @pytest.mark.parametrize("attention", ["full", "causal"])
