@@ -115,8 +115,8 @@ def padding_bias(
     """What scores need where not all keys are kept: minus infinity for those that are not, causal also for later ones.
 
     A query that would see none sees padding, for libraries do not agree on what a softmax over nothing is: causal
-    itself, or else all of it. Where all queries see the same there is one row for them. Numbers, not booleans: attention
-    would make them of these in every layer of every loop, and keep them all for the backward pass.
+    itself, or else all of it. Where all queries see the same there is one row for them. Numbers, for of booleans
+    attention would make these in every layer of every loop, and keep them all for the backward pass.
     """
     if causal:
         places = torch.arange(keep.shape[1], device=keep.device)

@@ -38,8 +38,8 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 class _Cache(FunctionCache):
-    """numba's own, which dies of a damaged file and of a full disk: here the one is made again, and the other means that
-    nothing is kept."""
+    """numba's own, which dies of a damaged file and of a full disk: here the one is made again, and the other keeps
+    nothing."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
