@@ -156,20 +156,20 @@ class Claim:
         return answer if self.better.measure.higher_is_better or answer == "open" else _OPPOSITE[answer]
 
     @property
-    def papers(self) -> Answer | None:
-        """None: it has no numbers for it; open: it has the same number twice."""
+    def papers(self) -> Literal["yes", "no", "equal"] | None:
+        """None: it has no numbers for it."""
         one, other = self.better.cell.paper, self.worse.cell.paper
         if one is None or other is None:
             return None
         if one == other:
-            return "open"
+            return "equal"
         return "yes" if (one > other) == self.better.measure.higher_is_better else "no"
 
     @property
     def verdict(self) -> Verdict:
         if self.papers is None:
             return "new"
-        if "open" in (self.papers, self.ours):
+        if self.papers == "equal" or self.ours == "open":
             return "open"
         return "as in the paper" if self.ours == self.papers else "the other way"
 

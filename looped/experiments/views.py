@@ -146,11 +146,10 @@ def claims_table(experiment: Experiment, measured: Sequence[Measured]) -> Table 
             if claim is None:
                 entries.append(NOTHING)
                 continue
-            papers = "equal" if claim.papers == "open" else claim.papers
             entries.append(
                 Entry(
                     claim.ours,
-                    below=f"paper {papers}",
+                    below=f"paper {claim.papers}",
                     sign=SIGNS[claim.verdict],
                     tone=TONES[claim.verdict],
                 )

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from looped.experiments.charts import correlation, train_test_pair
 from looped.experiments.compare import (
@@ -218,11 +217,11 @@ def _claim_sentences(measured: Sequence[Measured], brief: bool) -> list[str]:
 def _claim_sentence(name: str, group: Sequence[Claim], brief: bool) -> str:
     if len(group) == 1:
         (one,) = group
-        papers = {"yes": "paper: yes", "no": "paper: no", "open": "paper: equal", None: "the paper has no number"}
+        beside = f"paper: {one.papers}" if one.papers else "the paper has no number"
         numbers = "" if brief else f"; {one.numbers}"
-        return f"{name}: {_ANSWERS[one.ours]} ({papers[one.papers]}){numbers}."
+        return f"{name}: {_ANSWERS[one.ours]} ({beside}){numbers}."
     ours = Counter(claim.ours for claim in group)
-    papers = Counter(claim.papers for claim in group if claim.papers is not None)
+    papers = Counter(claim.papers for claim in group if claim.papers)
     beside = f" (paper: {_counts(papers)} of {papers.total()} rows)" if papers else ""
     text = f"{name}: {_counts(ours)} of {len(group)} rows{beside}."
     against = [claim for claim in group if claim.verdict == "the other way"]
@@ -231,9 +230,10 @@ def _claim_sentence(name: str, group: Sequence[Claim], brief: bool) -> str:
     return text + "".join(f" Against the paper: {claim.row}, {claim.numbers}." for claim in against)
 
 
-def _counts(answers: Mapping[Any, int]) -> str:
+def _counts(answers: Mapping[str, int]) -> str:
     """`yes in 3, open in 2`."""
-    return listed([f"{answer} in {answers[answer]}" for answer in ("yes", "no", "open") if answers[answer]])
+    known = ("yes", "no", "equal", "open")
+    return listed([f"{answer} in {answers[answer]}" for answer in known if answers.get(answer)])
 
 
 _ANSWERS = {"yes": "yes", "no": "no", "open": "open, the intervals overlap"}

@@ -181,6 +181,21 @@ def test_claims_about_accuracies_and_errors():
     assert (found[MORE_LOOPED].ours, found[MORE_LOOPED].verdict) == ("yes", "the other way")
 
 
+def test_a_paper_with_one_number_twice_calls_them_equal_and_not_open():
+    rows = [
+        replace(one, cell=replace(one.cell, row=row))
+        for row, paper in (("Train", 0.5), ("Test", 0.6))
+        for one in blocks(ACCURACY, {("standard", 1): (0.5, 0.5), ("looped", 8): (0.6, paper)})
+    ]
+    table = Experiment("table", "A table", "", "laptop", tuple(one.cell for one in rows))
+    for brief in (False, True):
+        told = verdicts(table, rows, brief=brief)
+        assert f"{OVER_STANDARD}: yes in 2 of 2 rows (paper: yes in 1 and equal in 1 of 2 rows)." in told
+        (alone,) = [text for text in verdicts(table, rows[:2], brief=brief) if text.startswith(OVER_STANDARD)]
+        assert "(paper: equal)" in alone
+    assert [claim.verdict for claim in claims(rows)] == ["open", "as in the paper"]
+
+
 def test_models_that_differ_in_more_than_loops_make_no_claim():
     cells = blocks(ACCURACY, {("looped", 2): (0.3, 0.3), ("looped", 8): (0.6, 0.6)})
     other = replace(cells[1].cell.config, task=TASKS["edit-distance"](length=5))
