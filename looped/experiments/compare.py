@@ -68,29 +68,26 @@ def compares_order(experiment: Experiment) -> bool:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """One number of ours against the paper's."""
+class Mark:
+    """How an entry of a table stands beside the paper: a sign, and the colour that says the same."""
 
     sign: str
     tone: Tone
-    words: str
 
 
-def difference(one: Measured) -> Difference | None:
-    """None where the paper has no number. Without an interval of ours only equality could be claimed, and is not."""
+def difference(one: Measured) -> Mark | None:
+    """Our number against the paper's; None where it has none. Without an interval of ours nothing is called equal."""
     paper = one.cell.paper
     if paper is None:
         return None
     rounding = _half_of_last_digit(paper, one.measure.is_share)
     if one.low is not None and one.high is not None and one.low - rounding <= paper <= one.high + rounding:
-        return Difference("=", "same", "the paper's number, as far as it is printed, is inside our interval")
-    above = one.value > paper
-    better = above == one.measure.higher_is_better
+        return Mark("=", "same")
+    better = (one.value > paper) == one.measure.higher_is_better
     large = FAR_POINTS if one.measure.is_share else FAR_SHARE * abs(paper)
     far = abs(one.value - paper) >= large
     tone: Tone = ("far-better" if far else "better") if better else ("far-worse" if far else "worse")
-    words = f"{one.measure.gap(one.value, paper)} {'above' if above else 'below'} the paper"
-    return Difference("▲" if better else "▼", tone, words)
+    return Mark("▲" if better else "▼", tone)
 
 
 def _half_of_last_digit(paper: float, is_share: bool) -> float:
@@ -129,16 +126,15 @@ def orders(cells: Sequence[Measured]) -> Counter[Verdict]:
     return found
 
 
-def place_in_order(one: Measured, row: Sequence[Measured]) -> Difference | None:
+def place_in_order(one: Measured, row: Sequence[Measured]) -> Mark | None:
     """A cell's pairs with the others of its row, as one sign; None where the paper orders none of them."""
     verdicts = Counter(verdict for other in row if other is not one and (verdict := same_order(one, other)))
     if not verdicts:
         return None
     wrong, right = verdicts["the other way"], verdicts["as in the paper"]
-    words = f"{right} of {verdicts.total()} pairs as in the paper, {verdicts['open']} open, {wrong} the other way"
     if wrong:
-        return Difference(f"✗{wrong}", "far-worse" if wrong > right else "worse", words)
-    return Difference("✓", "same", words) if right else Difference("?", "open", words)
+        return Mark(f"✗{wrong}", "far-worse" if wrong > right else "worse")
+    return Mark("✓", "same") if right else Mark("?", "open")
 
 
 @dataclass(frozen=True)

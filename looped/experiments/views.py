@@ -6,7 +6,7 @@ from looped.experiments.checks import is_number
 from looped.experiments.compare import (
     SIGNS,
     TONES,
-    Difference,
+    Mark,
     claims,
     compares_numbers,
     compares_order,
@@ -94,7 +94,7 @@ def _common_loops(rows: Sequence[Sequence[Cell]], place: int) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _judge(experiment: Experiment, one: Measured, row: Sequence[Measured]) -> Difference | None:
+def _judge(experiment: Experiment, one: Measured, row: Sequence[Measured]) -> Mark | None:
     if not compares_order(experiment):
         return None
     return difference(one) if compares_numbers(experiment, one) else place_in_order(one, row)

@@ -191,10 +191,13 @@ def _number_sentences(experiment: Experiment, measured: Sequence[Measured]) -> l
         f"Numbers: the paper's lies inside our interval for {kinds['same']} of {len(own)}; ours is better for "
         f"{kinds['better']} and worse for {kinds['worse']}."
     )
-    furthest = max(own, key=lambda one: abs(one.value - (one.cell.paper or 0.0)))
-    found = difference(furthest)
-    if found and found.sign != "=":
-        text += f" The largest difference: {furthest.cell.label}, {furthest.with_interval()}, {found.words}."
+    # A number that its wide interval makes the paper's may lie further from it than one that is told apart.
+    apart = [(one, one.cell.paper) for one in own if one.cell.paper is not None and _number_kind(one) != "same"]
+    if apart:
+        furthest, paper = max(apart, key=lambda pair: abs(pair[0].value - pair[1]))
+        side = "above" if furthest.value > paper else "below"
+        gap = f"{furthest.measure.gap(furthest.value, paper)} {side} the paper"
+        text += f" The largest difference: {furthest.cell.label}, {furthest.with_interval()}, {gap}."
     return [text]
 
 

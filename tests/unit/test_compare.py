@@ -105,18 +105,26 @@ def test_the_papers_numbers_are_known_as_far_as_they_are_printed(interval, paper
     assert found.sign == sign
 
 
-def test_differences_in_words():
-    found = difference(measured(0.5, 0.48, 0.52, 0.6))
-    assert found is not None
-    assert found.words == "10.0 points below the paper"
-    found = difference(measured(0.5, 0.48, 0.52, 0.25, ERROR))
-    assert found is not None
-    assert found.words == "0.25 above the paper"
+def test_without_an_interval_nothing_is_the_papers():
     assert difference(measured(0.5, 0.48, 0.52)) is None
-    # Without an interval nothing is called equal, not even the same number.
     found = difference(measured(0.5, None, None, 0.5))
     assert found is not None
     assert found.sign != "="
+
+
+def test_the_largest_difference_is_one_that_is_told_apart():
+    table = experiment("table2", "gpu")  # on the paper's own problem
+    papers = [cell.paper for cell in table.cells]
+    assert papers == [0.0086, 0.014, 0.0017]
+    values = (Value(0.0046, 0.004, 0.005), Value(0.024, 0.013, 0.035), Value(0.0037, 0.003, 0.004))
+    cells = [
+        Measured(cell, (fake_record(cell.config),), (value,)) for cell, value in zip(table.cells, values, strict=True)
+    ]
+    text = verdicts(table, cells)[0]
+    assert "inside our interval for 1 of 3; ours is better for 1 and worse for 1." in text
+    assert text.endswith("Test, TF L=12, 0.0046 (0.004 to 0.005), 0.004 below the paper.")
+    assert verdicts(table, cells[2:])[0].endswith("0.0037 (0.003 to 0.004), 0.002 above the paper.")
+    assert "largest" not in verdicts(table, cells[1:2])[0]
 
 
 def test_order_needs_intervals_that_do_not_touch():
