@@ -161,7 +161,8 @@ def train_and_test(measured: Sequence[Measured]) -> Panels:
             for (name, inside), colour in zip(points.items(), colours, strict=True)
             if inside
         ]
-        words = f"Training and test {measure.label} of {len(pairs)} runs; their correlation is {found:.3f}."
+        runs = f"Training and test {measure.label} of {len(pairs)} runs"
+        words = f"{runs}; their correlation is {show_correlation(found)}."
         chart = Lines("", f"training {measure.label}", f"test {measure.label}", tuple(series),
                       y_range=measure.axis, diagonal=True)  # fmt: skip
         panels.append((chart, words))
@@ -183,6 +184,11 @@ def correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
     mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
     spread = math.sqrt(sum((x - mean_x) ** 2 for x in xs) * sum((y - mean_y) ** 2 for y in ys))
     return sum((x - mean_x) * (y - mean_y) for x, y in pairs) / spread if spread else None
+
+
+def show_correlation(coefficient: float) -> str:
+    """With three digits, of which nothing short of 1 is rounded to it."""
+    return "above 0.999" if 0.9995 <= coefficient < 1 else f"{coefficient:.3f}"
 
 
 def over_points(measured: Sequence[Measured]) -> Panels:

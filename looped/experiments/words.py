@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from looped.experiments.charts import correlation, train_test_pair
+from looped.experiments.charts import correlation, show_correlation, train_test_pair
 from looped.experiments.compare import (
     FAR_POINTS,
     FAR_SHARE,
@@ -158,7 +158,7 @@ def _correlation_sentences(measured: Sequence[Measured]) -> list[str]:
     found = correlation(pairs)
     if found is None or len({one.cell.config.task.metric for one in measured}) > 1:
         return []
-    return [f"Training against test: correlation {found:.3f} over {len(pairs)} runs."]
+    return [f"Training against test: correlation {show_correlation(found)} over {len(pairs)} runs."]
 
 
 def unfinished(experiment: Experiment, measured: Sequence[Measured], records: Mapping[str, Record]) -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from looped.config import ModelConfig, RunConfig
 from looped.errors import InputError
-from looped.experiments.charts import correlation
+from looped.experiments.charts import correlation, show_correlation
 from looped.experiments.compare import (
     MORE_LOOPED,
     OVER_STANDARD,
@@ -229,6 +229,14 @@ def test_correlation_is_numpys(pairs):
     if found is not None and min(np.std([x for x, _ in pairs]), np.std([y for _, y in pairs])) > 1e-3:
         assert found == pytest.approx(np.corrcoef(np.array(pairs).T)[0, 1], abs=1e-9)
     assert correlation([(0.0, 0.0), (0.1, 0.2), (0.2, 0.1), (0.3, 0.3)]) is None  # too few
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "shown"),
+    [(1.0, "1.000"), (0.99956, "above 0.999"), (0.99949, "0.999"), (0.94810, "0.948"), (-0.3, "-0.300")],
+)
+def test_what_is_nearly_a_perfect_correlation_is_not_called_one(coefficient, shown):
+    assert show_correlation(coefficient) == shown
 
 
 @given(st.floats(1e-9, 1e25))
