@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from looped.experiments.charts import correlation, show_correlation, train_test_pair
+from looped.experiments.charts import OTHER_TIMES, correlation, show_correlation, train_test_pair
 from looped.experiments.compare import (
     FAR_POINTS,
     FAR_SHARE,
@@ -19,6 +19,7 @@ from looped.experiments.compare import (
 )
 from looped.experiments.document import Table
 from looped.experiments.measured import (
+    Measure,
     Measured,
     by_column,
     by_run,
@@ -126,8 +127,9 @@ def verdicts(experiment: Experiment, measured: Sequence[Measured], *, brief: boo
     compared = _against_sentences(experiment, measured)
     claimed = _claim_sentences(measured, brief)
     found = [*_number_sentences(experiment, measured), *_order_sentences(measured), *claimed]
-    # Where rows are held against one of them in several columns, the best cell of all answers no question.
-    best = [] if compared and len(by_column(measured)) > 1 else _best_sentence(measured)
+    # Where rows are held against one of them in several columns the best cell of all answers no question, and of two
+    # cells it was just told.
+    best = [] if compared and (len(by_column(measured)) > 1 or len(measured) == 2) else _best_sentence(measured)
     return [*compared, *(found or best), *together]
 
 
@@ -244,7 +246,8 @@ _ANSWERS = {"yes": "yes", "no": "no", "open": "open, the intervals overlap"}
 
 def _best_sentence(measured: Sequence[Measured]) -> list[str]:
     """Where there is no number of the paper's and no claim: the best cell, and whether it is clearly so."""
-    alike = [one for one in measured if one.cell.shows == measured[0].cell.shows and one.measure == measured[0].measure]
+    kind = _examples_and_measure(measured[0])
+    alike = [one for one in measured if _examples_and_measure(one) == kind]
     ordered = sorted(alike, key=lambda one: one.value, reverse=alike[0].measure.higher_is_better)
     if len(ordered) < 2:
         return [f"{ordered[0].cell.label}: {ordered[0].with_interval()}."]
@@ -254,6 +257,12 @@ def _best_sentence(measured: Sequence[Measured]) -> list[str]:
         f"Best: {best.cell.label}, {best.with_interval()}; next: {second.cell.label}, {second.with_interval()}; "
         f"{clear}."
     ]
+
+
+def _examples_and_measure(one: Measured) -> tuple[str, Measure]:
+    """What numbers must share to be held against each other; other times of loops are read on the same examples."""
+    place = one.cell.place_and_metric[0].removeprefix("sets/")
+    return "test" if place in OTHER_TIMES else place, one.measure
 
 
 def legend(table: Table, measured: Sequence[Measured]) -> str:

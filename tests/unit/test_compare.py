@@ -294,6 +294,32 @@ def test_rows_are_held_against_the_one_that_the_study_names():
     assert not any("Against" in text for text in against({("alone", "c"): (0.9, 0.88, 0.92)}))
 
 
+def test_the_best_of_two_rows_is_told_once():
+    (only,) = against({("as here", "a"): (0.5, 0.48, 0.52), ("much", "a"): (0.6, 0.58, 0.62)})
+    assert only.startswith("Against as here, a,")
+
+
+def test_the_best_is_sought_among_all_numbers_of_the_same_examples():
+    numbers = {
+        "timestep, 8 loops": ("test", 0.8),
+        "timestep, 16 loops": ("test", 0.7),
+        "timestep, 16 loops, clamp": ("sets/clamp", 0.9),
+        "timestep, 16 loops, rescale": ("sets/rescale", 0.6),
+        "other examples": ("sets/2 n", 0.99),
+        "trained on": ("train", 0.98),
+    }
+    cells = [
+        measured(value, value - 0.02, value + 0.02, column=column, row="fixed", shows=shows)
+        for column, (shows, value) in numbers.items()
+    ]
+    study = Experiment("study", "A study", "", "laptop", tuple(one.cell for one in cells))
+    (text,) = verdicts(study, cells)
+    assert text == (
+        "Best: fixed, timestep, 16 loops, clamp, 90.0 % (88.0 to 92.0); next: fixed, timestep, 8 loops, 80.0 % "
+        "(78.0 to 82.0); their intervals do not overlap."
+    )
+
+
 def test_our_own_studies_name_the_row_of_their_question():
     rows = {
         "conditioning": "none", "conditioning-parameters": "none", "length": "n", "fidelity": "as here",
