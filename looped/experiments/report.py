@@ -32,6 +32,7 @@ from looped.experiments.words import (
     conditions,
     distinct_records,
     legend,
+    not_run,
     rules,
     summary,
     unfinished,
@@ -86,7 +87,9 @@ def _overview(parts: Sequence[Part], missing: Mapping[Experiment, list[str]]) ->
     blocks: list[Block] = []
     for experiment, measured in parts:
         if compares_order(experiment):
-            blocks.append(Points(tuple(verdicts(experiment, measured)), experiment.label))
+            left = not_run(experiment, measured)
+            title = f"{experiment.label}: {left}" if left else experiment.label
+            blocks.append(Points(tuple(verdicts(experiment, measured)), title))
     if missing:
         lines = (
             f"{one.label}: {' '.join(['no result yet.', *tries]) if tries else 'not run yet'}"
@@ -166,7 +169,5 @@ def readme_part(experiment: Experiment, measured: list[Measured]) -> str:
     same_problems = any(compares_numbers(experiment, one) for one in measured)
     table = (beside_paper if same_problems else matrix)(experiment, measured)
     points = markdown_block(Points(tuple(verdicts(experiment, measured, brief=True))))
-    left = len(experiment.cells) - len(measured)
-    missing = f"; {left} of {len(experiment.cells)} cells not run yet" if left else ""
-    cost = f"{compute(distinct_records(measured))}{missing}."
+    cost = "; ".join(filter(None, (compute(distinct_records(measured)), not_run(experiment, measured)))) + "."
     return "\n\n".join([f"{table.caption}.", markdown_table(table), legend(table, measured), points, cost])

@@ -107,12 +107,17 @@ def conditions(experiment: Experiment, measured: Sequence[Measured]) -> str:
         for record in records
     )))  # fmt: skip
     scale = "" if SCALE_TEXT[experiment.scale] in experiment.about else f" ({SCALE_TEXT[experiment.scale]})"
-    left = len(experiment.cells) - len(measured)
-    missing = f" {plural(left, 'cell')} of {len(experiment.cells)} not run yet." if left else ""
+    missing = f" {_capital(left)}." if (left := not_run(experiment, measured)) else ""
     return (
         f"Scale: {experiment.scale}{scale}. {_capital(compute(records))}; "
         f"{seeds_in_words(measured)}; {versions}.{missing}"
     )
+
+
+def not_run(experiment: Experiment, measured: Sequence[Measured]) -> str:
+    """`29 of 54 cells not run yet`, beside whatever is said of the others; nothing where all have a number."""
+    left = len(experiment.cells) - len(measured)
+    return f"{left} of {plural(len(experiment.cells), 'cell')} not run yet" if left else ""
 
 
 def verdicts(experiment: Experiment, measured: Sequence[Measured], *, brief: bool = False) -> list[str]:

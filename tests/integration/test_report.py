@@ -157,7 +157,13 @@ def test_a_number_without_a_finished_and_tested_run_cannot_appear():
     matrix = made.table(f"{TITLE}, laptop scale. Accuracy")
     assert matrix.rows[0][1] == "-"
     assert any("stopped at step 3 of" in text and "out of memory" in text for text in made.texts)
-    assert any(f"3 cells of {len(LAPTOP.cells)} not run yet" in text for text in made.texts)
+    assert any(f"3 of {len(LAPTOP.cells)} cells not run yet" in text for text in made.texts)
+    # Whoever reads what was reproduced is told there, too, of how much.
+    label = f"{TITLE} (laptop scale)"
+    overview = [heading for heading in made.headings if heading.startswith(label)]
+    assert overview == [f"{label}: 3 of {len(LAPTOP.cells)} cells not run yet", label]
+    whole = Page(page(report([LAPTOP], fake_records([LAPTOP]))))
+    assert not any("not run yet" in text for text in (*whole.headings, *whole.texts))
 
 
 def test_a_seed_that_failed_is_told_also_where_others_finished():
