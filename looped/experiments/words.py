@@ -293,8 +293,10 @@ def rules(several_seeds: bool) -> list[str]:
         f"In a table of claims: {'; '.join(f'{sign} {verdict}' for verdict, sign in SIGNS.items() if sign)}.",
         "Intervals are Wilson's for accuracies and the bootstrap's for other numbers, over the test examples. They do "
         f"not hold the luck of the seed{seeds if several_seeds else ''}.",
-        "The constant answer is the best one that does not look at the question: the most frequent class, or the mean.",
-        "Every number of ours comes from the record of a finished run; the tables of runs say which.",
+        "The constant answer is the best one that does not look at the question: the most frequent class, the mean, or "
+        "of a text its tokens by how frequent they are.",
+        "Every number of an experiment comes from the record of a finished run; the tables of runs say which. What "
+        "else was tried may have stopped before its end.",
     ]
 
 
