@@ -103,10 +103,12 @@ def _overview(parts: Sequence[Part], missing: Mapping[Experiment, list[str]]) ->
 
 def _section(experiment: Experiment, measured: list[Measured], tries: list[str], *, of_runs: bool) -> Section:
     """An experiment's tables and figures; those of its runs only if no experiment before it had all of them."""
+    table = matrix(experiment, measured)
     blocks: list[Block | None] = [
         Words(experiment.about),
         Words(conditions(experiment, measured)),
-        matrix(experiment, measured),
+        table,
+        Words(legend(table, measured)),
         claims_table(experiment, measured) if compares_order(experiment) else None,
         continuity(measured),
         *figures(experiment, measured, of_runs=of_runs),

@@ -10,6 +10,7 @@ import pytest
 from looped.cli import main
 from looped.errors import InputError
 from looped.experiments.compare import MEANINGS
+from looped.experiments.document import Words
 from looped.experiments.measured import measured_cells
 from looped.experiments.report import check_readme, readme_part, report, write_readme
 from looped.experiments.results import save_record
@@ -97,10 +98,13 @@ def test_the_readme_explains_the_signs_of_its_table_and_no_others(chosen, better
     (line,) = [line for line in text.splitlines() if line.endswith(better)]
     assert set("=▲▼✓✗?") & set(line) == used
     assert bool(used) == (chosen.scale != "smoke")
-    # The report has the same words.
-    rules = report([], {}).sections[-1].blocks[0].items
+    # The report has the same words, below the table and among its rules.
+    made = report([chosen], fake_records([chosen]))
+    below, rules = made.sections[1].blocks[3], made.sections[-1].blocks[0].items
+    assert isinstance(below, Words)
     for each in used:
         assert MEANINGS[each] in line
+        assert MEANINGS[each] in below.text
         assert any(MEANINGS[each] in rule for rule in rules)
 
 
