@@ -33,9 +33,9 @@ from looped.experiments.words import (
     distinct_records,
     legend,
     not_run,
+    notes_on_runs,
     rules,
     summary,
-    unfinished,
     verdicts,
 )
 from looped.files import save_text
@@ -68,12 +68,12 @@ def report(
         parts += [(experiment, measured)] if measured else []
         missing += [] if measured else [experiment]
     several = any(len(one.records) > 1 for _, measured in parts for one in measured)
-    sections = [_overview(parts, {one: unfinished(one, [], records) for one in missing})]
+    sections = [_overview(parts, {one: notes_on_runs(one, records) for one in missing})]
     shown: set[RunConfig] = set()
     for experiment, measured in parts:
         configs = {one.cell.config for one in measured}
-        tries = unfinished(experiment, measured, records)
-        sections.append(_section(experiment, measured, tries, of_runs=not configs <= shown))
+        notes = notes_on_runs(experiment, records)
+        sections.append(_section(experiment, measured, notes, of_runs=not configs <= shown))
         shown |= configs
     if known and (tries := other_tries(records.values(), known)):
         sections.append(tries_section(tries, known))
@@ -92,8 +92,8 @@ def _overview(parts: Sequence[Part], missing: Mapping[Experiment, list[str]]) ->
             blocks.append(Points(tuple(verdicts(experiment, measured)), title))
     if missing:
         lines = (
-            f"{one.label}: {' '.join(['no result yet.', *tries]) if tries else 'not run yet'}"
-            for one, tries in missing.items()
+            f"{one.label}: {' '.join(['no result yet.', *notes]) if notes else 'not run yet'}"
+            for one, notes in missing.items()
         )
         blocks.append(Points(tuple(lines), "Not run yet"))
     if not blocks:
@@ -101,7 +101,7 @@ def _overview(parts: Sequence[Part], missing: Mapping[Experiment, list[str]]) ->
     return Section("What was reproduced, and what was not", "verdicts", tuple(blocks))
 
 
-def _section(experiment: Experiment, measured: list[Measured], tries: list[str], *, of_runs: bool) -> Section:
+def _section(experiment: Experiment, measured: list[Measured], notes: list[str], *, of_runs: bool) -> Section:
     """An experiment's tables and figures; those of its runs only if no experiment before it had all of them."""
     table = matrix(experiment, measured)
     blocks: list[Block | None] = [
@@ -113,7 +113,7 @@ def _section(experiment: Experiment, measured: list[Measured], tries: list[str],
         continuity(measured),
         *figures(experiment, measured, of_runs=of_runs),
         details(experiment, measured),
-        Points(tuple(tries), "Notes on runs") if tries else None,
+        Points(tuple(notes), "Notes on runs") if notes else None,
     ]
     present = tuple(block for block in blocks if block is not None)
     return Section(experiment.label, f"{experiment.id}-{experiment.scale}", present)

@@ -168,25 +168,27 @@ def _correlation_sentences(measured: Sequence[Measured]) -> list[str]:
     return [f"Training against test: correlation {show_correlation(found)} over {len(pairs)} runs."]
 
 
-def unfinished(experiment: Experiment, measured: Sequence[Measured], records: Mapping[str, Record]) -> list[str]:
-    """Tries of any seed that came to no result, and what was noted about those that did."""
+def notes_on_runs(experiment: Experiment, records: Mapping[str, Record]) -> list[str]:
+    """Tries of any seed that came to no result, and what was noted about those that did, once for all it is said of."""
     labels: dict[str, str] = {}
     for cell in experiment.cells:
         labels.setdefault(seedless_key(cell.config), cell.label)
     of_run = by_run(records.values())
-    found = {}
+    stopped: list[str] = []
+    noted: dict[str, list[str]] = {}
     for key, label in labels.items():
         for record in of_run.get(key, []):
-            if record.finished:
-                continue
-            how = f"stopped at step {record.steps:,} of {record.config.train.num_steps:,}"
-            note = f" ({record.note})" if record.note else ""
-            found[record.config] = f"{label}, seed {record.config.seed}: {how}, no result{note}."
-    for one in measured:
-        for record in one.records:
-            if record.note:
-                found.setdefault(record.config, f"{one.cell.label}, seed {record.config.seed}: {record.note}")
-    return list(found.values())
+            name = f"{label}, seed {record.config.seed}"
+            if not record.finished:
+                stopped.append(f"{name}: {_how_it_stopped(record)}.")
+            elif record.note:
+                noted.setdefault(record.note, []).append(name)
+    return [*stopped, *(f"{'; '.join(names)}: {note}." for note, names in noted.items())]
+
+
+def _how_it_stopped(record: Record) -> str:
+    note = f" ({record.note})" if record.note else ""
+    return f"stopped at step {record.steps:,} of {record.config.train.num_steps:,}, no result{note}"
 
 
 def _number_sentences(experiment: Experiment, measured: Sequence[Measured]) -> list[str]:

@@ -180,6 +180,18 @@ def test_a_seed_that_failed_is_told_also_where_others_finished():
     assert line.startswith(f"{TITLE} (laptop scale): no result yet.")
 
 
+def test_a_note_on_several_runs_is_told_once():
+    records = fake_records([LAPTOP])
+    first, second, third = (cell for cell in LAPTOP.cells[:3])
+    for cell, note in ((first, "on a shared card"), (second, "in two pieces"), (third, "on a shared card")):
+        records[run_key(cell.config)] = replace(records[run_key(cell.config)], note=note)
+    texts = Page(page(report([LAPTOP], records))).texts
+    assert [text for text in texts if ", seed 0" in text] == [
+        f"{first.label}, seed 0; {third.label}, seed 0: on a shared card.",
+        f"{second.label}, seed 0: in two pieces.",
+    ]
+
+
 def test_another_problem_and_the_papers_own_loops_are_told(tmp_path):
     whole = [small("table1", "laptop"), *(small(one, "laptop") for one in ("table2", "table3", "correlation"))]
     made = written(whole, fake_records(whole), tmp_path)
