@@ -23,7 +23,10 @@ Panels = list[tuple[Chart, str]]
 def figures(experiment: Experiment, measured: Sequence[Measured], *, of_runs: bool = True) -> list[Figure]:
     """All figures that an experiment's records allow; without those of single runs where these are shown elsewhere."""
     found = []
-    for make, caption in {**_OF_CELLS, **(_OF_RUNS if of_runs else {})}.items():
+    # A line of a single run is not a mean, and ends elsewhere than the table's number.
+    seeds = " Of several seeds the first is drawn." if any(len(one.records) > 1 for one in measured) else ""
+    of_single_runs = {make: caption + seeds for make, caption in _OF_RUNS.items()} if of_runs else {}
+    for make, caption in {**_OF_CELLS, **of_single_runs}.items():
         panels = _with_problems(make(measured), experiment, measured)
         if panels:
             name = f"{experiment.id}-{experiment.scale}-{make.__name__.replace('_', '-')}"

@@ -312,6 +312,11 @@ def test_several_seeds_are_a_mean_and_one_is_called_one(tmp_path):
         assert text.startswith(f"{percent(sum(row['accuracy'] for row in rows) / 3)} %")
         assert one.low == pytest.approx(min(row["low"] for row in rows), rel=1e-5)
         assert one.high == pytest.approx(max(row["high"] for row in rows), rel=1e-5)
+    captions = {figure.name: figure.caption for figure in report([one_row], records).figures}
+    assert {name.rpartition("laptop-")[2] for name, text in captions.items() if "the first is drawn" in text} == {
+        "by-loop",
+        "learning",
+    }
     made = written([one_row], fake_records([one_row]), tmp_path / "report")
     assert any("one seed" in text.lower() for text in made.texts)
     assert not any("seeds" in text for text in made.texts)
