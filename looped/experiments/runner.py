@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
-from multiprocessing.synchronize import Event
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +118,13 @@ class Seat:
     A GPU's memory and compiled code go with their process, so that no run sees what another has left.
     """
 
-    def __init__(self, stop: Event, device: str | None) -> None:
-        self.stop, self.device = stop, device
+    def __init__(self, watched: Connection, device: str | None) -> None:
+        self.watched, self.device = watched, device
         self.pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(
-            1, multiprocessing.get_context("spawn"), start_worker, (self.stop, self.device)
+            1, multiprocessing.get_context("spawn"), start_worker, (self.watched, self.device)
         )  # fmt: skip
 
     def begin(self, config: RunConfig, work: Work) -> "Future[Outcome]":
@@ -145,8 +145,8 @@ def _threads_each(num_workers: int) -> int:
 
 def _with_workers(work: Work, num_workers: int, devices: list[str]) -> None:
     """Start workers, let them work, and see to it that none outlives this process."""
-    stop = multiprocessing.get_context("spawn").Event()
-    seats = [Seat(stop, devices[number % len(devices)] if devices else None) for number in range(num_workers)]
+    watched, held = multiprocessing.get_context("spawn").Pipe(duplex=False)
+    seats = [Seat(watched, devices[number % len(devices)] if devices else None) for number in range(num_workers)]
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(_threads_each(num_workers))  # inherited by the workers
     try:
@@ -155,9 +155,11 @@ def _with_workers(work: Work, num_workers: int, devices: list[str]) -> None:
         raise InputError("a worker was killed (out of memory?); the same command goes on") from None
     finally:
         if work.running:  # those that train stop after their step, with a checkpoint; those that test at once
-            stop.set()
+            held.close()
         for seat in seats:
             seat.pool.shutdown()
+        watched.close()
+        held.close()
         # Another experiment has another share, which is not to be taken for what the user wants.
         os.environ.pop("OMP_NUM_THREADS")
         if before is not None:

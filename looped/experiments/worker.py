@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from dataclasses import replace
-from multiprocessing.synchronize import Event
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -16,8 +16,6 @@ from looped.experiments.results import RECORD_NAME, Record, save_record
 from looped.experiments.spec import Measures
 from looped.training.memory import lacking_memory
 
-WATCH_SECONDS = 1.0
-
 
 class Outcome(NamedTuple):
     state: Literal["finished", "busy", "stopped", "failed"]
@@ -27,15 +25,17 @@ class Outcome(NamedTuple):
     """of a finished run"""
 
 
-def start_worker(stop: Event, device: str | None) -> None:
-    """In a worker: see one GPU alone, if any, and stop when asked to or when the runner is gone."""
+def start_worker(runner: Connection, device: str | None) -> None:
+    """In a worker: see one GPU alone, if any, and stop when the runner closes its end of the pipe, or is gone.
+
+    A pipe, and not an event: an event is not set before all who wait for it are awake, which one that was killed is
+    never.
+    """
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
-    parent = os.getppid()
 
     def watch() -> None:
-        while os.getppid() == parent and not stop.wait(WATCH_SECONDS):
-            pass
+        runner.poll(None)  # nothing is ever sent: it waits for the end
         os.kill(os.getpid(), signal.SIGTERM)  # a training ends after its step, with a checkpoint; a test at once
         _IDLE.wait()
         os._exit(1)  # nobody is left to give this worker anything, but it would wait for it

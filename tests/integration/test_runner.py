@@ -176,6 +176,23 @@ def test_a_worker_that_is_stopped_from_outside_is_told_of(tmp_path):
     assert finished(runs) == 0
 
 
+def test_a_worker_that_is_killed_ends_the_runner_and_the_others_keep_what_they_did(tmp_path):
+    """As a system does that is out of memory: nobody asks the worker, which may hold or wait for anything."""
+    runs = tmp_path / "runs"
+    process = start_runner(runs, 2000)
+    wait_until(lambda: len({path.parent for path in runs.glob("*/checkpoints/step-*")}) == 2, "no checkpoints")
+    workers = [one for one in workers_of(process.pid) if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    os.kill(workers[0], signal.SIGKILL)
+    try:
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert "a worker was killed (out of memory?); the same command goes on" in said
+    wait_until(lambda: not any(Path(f"/proc/{one}").exists() for one in workers), "a worker outlived the runner")
+    assert finished(runs) == 0
+    assert run_experiment(slow(2000), runs, num_workers=2)
+
+
 def test_killed_in_a_test_it_does_not_train_again(tmp_path):
     runs = tmp_path / "runs"
     process = start_runner(runs, 20, test_size=60_000, workers=1)
