@@ -1,13 +1,12 @@
 """Whole examples per second of every task, beside a plain-Python generator of the same examples in the same run.
 
-    python benchmarks/tasks.py [--only sudoku] [--seconds 0.3] [--out results/tasks.json]
+    python benchmarks/tasks.py [--only sudoku] [--seconds 0.3] [--out benchmarks/results/tasks.json]
 
 One core, after warm-up, batches of 512 as in training, label and encoding included; the best of some short rounds,
 since other work on a machine only ever makes a round slower. The plain generators are what one would write first.
 """
 
 import argparse
-import json
 import os
 import platform
 import random
@@ -24,6 +23,7 @@ os.environ.update(OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")  # before numpy an
 import numba
 import numpy as np
 
+from looped.files import save_json
 from looped.tasks import (
     TASKS,
     Countdown,
@@ -281,13 +281,14 @@ def main() -> None:
             fast, plain = rate(case.made, options.seconds), float("nan")
             if case.plain is not None:
                 plain = case.unit * rate(again(case.plain), options.seconds)
-            figures.append({"case": case.name, "per_second": fast, "plain": plain, "wanted": case.wanted})
+            beside = None if case.plain is None else plain  # JSON has no NaN
+            figures.append({"case": case.name, "per_second": fast, "plain": beside, "wanted": case.wanted})
             verdict = "" if fast >= case.wanted else "  too slow"
             print(f"{case.name:28}{fast:14,.0f}{plain:14,.1f}{fast / plain:10,.0f}{case.wanted:12,.0f}{verdict}")
     if options.out:
         about = {"date": str(date.today()), "cpu": platform.processor() or platform.machine(),
                  "python": platform.python_version(), "numpy": np.__version__, "numba": numba.__version__}  # fmt: skip
-        options.out.write_text(json.dumps({"about": about, "figures": figures}, indent=1) + "\n")
+        save_json(options.out, {"about": about, "figures": figures})
 
 
 if __name__ == "__main__":

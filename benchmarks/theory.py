@@ -8,7 +8,6 @@ loops and more the only one.
 """
 
 import argparse
-import json
 import os
 import platform
 import time
@@ -22,6 +21,7 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before numpy
 import numpy as np
 
 from looped import theory
+from looped.files import save_json
 
 ROUNDS = 3
 
@@ -66,7 +66,7 @@ def main() -> None:
         print(text.format(**rows[-1]), flush=True)
     if arguments.out:
         about = {"date": date.today().isoformat(), "machine": platform.processor(), "python": platform.python_version()}
-        arguments.out.write_text(json.dumps(about | {"numpy": np.__version__, "rows": rows}, indent=1))
+        save_json(arguments.out, about | {"numpy": np.__version__, "rows": rows})
 
 
 if __name__ == "__main__":
