@@ -4,9 +4,11 @@ At r = 100 it is the launching of thousands of small kernels, one by one from Py
 launches them all at once.
 """
 
+import gc
 import sys
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -38,6 +40,18 @@ def side_by_side(calls: Sequence[Callable[[], object]], device: torch.device) ->
     finally:  # whatever happened, the memory of all this will be used again
         for stream in beside:
             here.wait_stream(stream)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """No garbage collection inside: one that finds the graph of a model no longer used would end a capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Captured(NamedTuple):
@@ -100,6 +114,6 @@ class Replayed(Generic[Tensors]):
         make: Any = getattr(type(tensors), "_make", tuple)  # a named tuple stays one
         given: Tensors = make(tensor.clone() for tensor in tensors)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with _nothing_collected(), torch.cuda.graph(graph, pool=self._pool):
             found = self.function(given, *arguments)
         return _Captured(graph, given, found)
