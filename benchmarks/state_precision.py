@@ -33,21 +33,32 @@ def in_24_bits(state: torch.Tensor) -> torch.Tensor:
     return state + (bits.view(torch.float32) - state).detach()
 
 
-def rounding(sublayer: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def keeping_24_bits(sublayer: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def rounded(*tensors: Any, **options: Any) -> torch.Tensor:
         return in_24_bits(sublayer(*tensors, **options))
 
     return rounded
 
 
+def in_bfloat16(sublayer: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Of a state in bfloat16 the sublayer, which keeps its state's precision, makes another one."""
+
+    def rounded(state: torch.Tensor, *tensors: Any, **options: Any) -> torch.Tensor:
+        came = sublayer(state.bfloat16(), *tensors, **options)
+        assert came.dtype == torch.bfloat16
+        return came
+
+    return rounded
+
+
+KEEPING = {"24 bits": keeping_24_bits, "bfloat16": in_bfloat16}
+
+
 def with_state(model: LoopModel, kind: str) -> LoopModel:
     """The model, its state kept in so many bits."""
-    if kind == "24 bits":
+    if kind in KEEPING:
         for name in ("add_attention", "add_feed_forward"):
-            setattr(model.stack, name, rounding(getattr(model.stack, name)))
-    elif kind == "bfloat16":
-        embed = model.embed
-        model.embed = lambda tokens: embed(tokens).bfloat16()
+            setattr(model.stack, name, KEEPING[kind](getattr(model.stack, name)))
     return model
 
 
