@@ -1,5 +1,6 @@
 """One run in a process of its own: trained to the end, tested, and its record written."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -38,6 +39,8 @@ def start_worker(runner: Connection, device: str | None) -> None:
         runner.poll(None)  # nothing is ever sent: it waits for the end
         os.kill(os.getpid(), signal.SIGTERM)  # a training ends after its step, with a checkpoint; a test at once
         _IDLE.wait()
+        if (parent := multiprocessing.parent_process()) is not None:  # a runner that is alive ends its workers in order
+            parent.join()
         os._exit(1)  # nobody is left to give this worker anything, but it would wait for it
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the runner decides
