@@ -16,7 +16,7 @@ from torch import Tensor
 
 from looped.choices import Device, Engine
 from looped.config import ModelConfig, TrainConfig
-from looped.errors import unknown
+from looped.errors import require_one_of
 from looped.models import LoopModel, build_model
 from looped.tasks import Spec
 from looped.training.engine import choose_device, set_engine
@@ -64,8 +64,7 @@ PRESETS = {
 
 
 def preset(name: str) -> Preset:
-    if name not in PRESETS:
-        raise unknown("preset", name, PRESETS)
+    require_one_of("preset", name, PRESETS)
     return PRESETS[name]
 
 

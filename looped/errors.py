@@ -1,14 +1,19 @@
 """The one exception that a user's mistake raises; everything else that escapes is a bug of ours."""
 
 import difflib
-from collections.abc import Iterable
-from numbers import Integral
+import math
+from collections.abc import Collection, Iterable
+from numbers import Integral, Real
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 
 class InputError(ValueError):
     """What was given cannot be used. The message is one line: what was expected and what came."""
+
+    def __init__(self, message: str) -> None:
+        # What came may take several lines when it is printed, as an array does.
+        super().__init__(" ".join(line.strip() for line in message.splitlines()))
 
 
 def require(condition: bool, message: str) -> None:
@@ -20,13 +25,23 @@ def require(condition: bool, message: str) -> None:
 def require_counts(**given: Any) -> None:
     """That numbers are whole by their type (numpy's are, too; 4.0 would go a long way before it fails), at least 1."""
     for name, value in given.items():
-        require(isinstance(value, Integral), f"{name} must be a whole number, got {_in_one_line(value)}")
-        require(value >= 1, f"{name} must be at least 1, got {value}")
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        require(whole, f"{name} must be a whole number, got {value!r}")
+        require(int(value) >= 1, f"{name} must be at least 1, got {value}")
 
 
-def _in_one_line(value: object) -> str:
-    text = repr(value)
-    return text if "\n" not in text else type(value).__name__
+def as_number(value: object) -> float:
+    """For a comparison: what is no real number (an array is none), or is one beyond floats, is NaN and fails it."""
+    try:
+        return float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def require_one_of(what: str, came: object, known: Collection[str]) -> None:
+    """That a name is in a list: `unknown` if it is not, or is no text at all."""
+    if not (isinstance(came, str) and came in known):
+        raise unknown(what, came, known)
 
 
 def unknown(what: str, came: object, known: Iterable[str]) -> InputError:

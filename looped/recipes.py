@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from looped.config import ModelConfig, RunConfig
-from looped.errors import unknown
+from looped.errors import require_one_of
 from looped.tasks import task_class
 
 _ALL = "*"
@@ -181,8 +181,7 @@ def depth_of(name: str, task: str) -> tuple[int, int]:
 
 def recipe(name: str, task: str, block: str = "looped") -> RunConfig:
     """The config that a recipe gives for a task and a block (`ModelConfig.block`)."""
-    if name not in RECIPES:
-        raise unknown("recipe", name, RECIPES)
+    require_one_of("recipe", name, RECIPES)
     start = task_class(task)()
     parts = [RECIPES[name].get(which, {}) for which in (_ALL, task, f"{task}/{block}")]
     num_layers, num_loops = depth_of(name, task)

@@ -11,7 +11,7 @@ from looped.analysis.coefficient import Ratios, measure_ratios, row_lengths
 from looped.analysis.moduli import Found, ModulusName, measure_moduli
 from looped.analysis.network import Network, Output, Precision, exact_products, precise_twin
 from looped.analysis.samples import Samples
-from looped.errors import require, require_counts, unknown
+from looped.errors import as_number, require, require_counts, require_one_of
 from looped.models import LoopModel
 from looped.tasks.base import MAX_SEED
 
@@ -106,15 +106,16 @@ def _check_names(**given: Sequence[str]) -> None:
     known = {"precision": get_args(Precision), "output": get_args(Output), "modulus": MODULI}
     for what, names in given.items():
         for name in names:
-            if name not in known[what]:
-                raise unknown(what, name, known[what])
+            require_one_of(what, name, known[what])
 
 
 def _check_changes(precision: Precision, epsilon: float, deltas: Sequence[float]) -> None:
     # A change must stand out of the rounding of what is changed.
     smallest = 100 * torch.finfo(getattr(torch, precision)).eps
+    require(isinstance(deltas, Sequence), f"expected a list of deltas, got {deltas!r}")
     for name, value in [("epsilon", epsilon), *(("deltas", delta) for delta in deltas)]:
-        require(smallest <= value < np.inf, f"{name} must be at least {smallest:.1e} in {precision}, got {value}")
+        fits = smallest <= as_number(value) < np.inf
+        require(fits, f"{name} must be at least {smallest:.1e} in {precision}, got {value}")
     require(list(deltas) == sorted(set(deltas)), f"deltas must increase, got {tuple(deltas)}")
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from looped.config import ModelConfig, RunConfig
-from looped.errors import unknown
+from looped.errors import require_one_of
 from looped.experiments import studies
 from looped.experiments.scales import BLOCKS, PROBLEMS, fitting, fitting_alike, layers_of, loops_of, measures, start
 from looped.experiments.spec import SCALE_TEXT, Cell, Experiment, Scale, check_scale, require_unique
@@ -197,6 +197,5 @@ EXPERIMENTS: dict[str, Callable[[Scale], Experiment]] = {
 
 def experiment(name: str, scale: str = "laptop") -> Experiment:
     """One experiment by its id; `InputError` if there is no such one, or no such scale."""
-    if name not in EXPERIMENTS:
-        raise unknown("experiment", name, EXPERIMENTS)
+    require_one_of("experiment", name, EXPERIMENTS)
     return require_unique(EXPERIMENTS[name](check_scale(scale)))

@@ -1,6 +1,6 @@
 """The tasks by name. To add one: a file here, a line below, and the contract tests cover it."""
 
-from looped.errors import unknown
+from looped.errors import require_one_of
 from looped.tasks.base import SPLITS, Batch, Spec, Split, Task
 from looped.tasks.countdown import Countdown
 from looped.tasks.decision_tree import DecisionTree
@@ -15,8 +15,7 @@ TASKS: dict[str, type[Task]] = {
 
 def task_class(name: str) -> type[Task]:
     """The task of that name, or an error that suggests the nearest one."""
-    if name not in TASKS:
-        raise unknown("task", name, TASKS)
+    require_one_of("task", name, TASKS)
     return TASKS[name]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from looped.errors import InputError, require, require_counts, unknown
+from looped.errors import InputError, require, require_counts, require_one_of
 from looped.theory import block, lean
 from looped.theory.engine import Engine
 from looped.theory.exact import LoopedNetwork, Number, Size, entries, exactly
@@ -32,6 +32,7 @@ from looped.theory.ids import (
     others_multiset_id,
     paper_id,
     plain_id,
+    require_countable,
     tabulate,
 )
 from looped.theory.memorizer import DifferenceCode
@@ -53,6 +54,7 @@ Variant = Literal[
     "modulated-sqrt",
 ]
 Codes = Sequence[DifferenceCode] | Sequence[StreamCode]
+MOST_BITS = 10**9
 MOST_BYTES = 4 * 2**30
 MOST_SECONDS = 3600.0
 BYTES_PER_LABEL, SECONDS_PER_LOOP, SECONDS_PER_BIT = 400, 3e-4, 1.5e-9  # measured on one core; used for refusals only
@@ -220,15 +222,15 @@ def approximate(
 
     `printed` switches faults of the paper's block on (`block.FAULTS`); `code_value` stays what would be right.
     """
-    if variant not in BUILDERS:
-        raise unknown("variant", variant, BUILDERS)
+    require_one_of("variant", variant, BUILDERS)
     require_known(printed, block.FAULTS)
     require(variant == "paper" or not printed, f"only the variant paper has printed faults, got {variant!r}")
-    if representative not in ("corner", "centre"):
-        raise unknown("representative", representative, ("corner", "centre"))
+    require_one_of("representative", representative, ("corner", "centre"))
     require_counts(dim=dim, tokens=tokens, cells=cells, bits=bits)
     require(cells >= 2, f"expected cells >= 2, got {cells}")
     dim, tokens, cells, bits = int(dim), int(tokens), int(cells), int(bits)  # numpy's would overflow
+    require_countable(dim, tokens, cells)
+    require(bits <= MOST_BITS, f"bits must be at most {MOST_BITS:,}, got {bits}")
     grid = Grid(dim, tokens, cells, representative)
     plan = Plan(variant, grid, bits)
     plan.refuse_if_too_large()

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from math import e, inf, log2, sqrt
-from numbers import Real
+from numbers import Integral
 
 import numpy as np
 
-from looped.errors import InputError, require, require_counts, unknown
+from looped.errors import InputError, as_number, require, require_counts, require_one_of
 from looped.theory.approximate import BUILDERS, Approximation, Plan, Variant
 from looped.theory.functions import ModulusName, norm, require_norm
 from looped.theory.ids import Grid, evaluate
@@ -211,12 +211,11 @@ def loops_for_error(
     Loops grow with the cells and with a stream's bits, but a stream may do with fewer bits on a finer grid: such a grid
     is looked at as long as one bit on it would take fewer loops than the best so far.
     """
-    if variant not in BUILDERS:
-        raise unknown("variant", variant, BUILDERS)
+    require_one_of("variant", variant, BUILDERS)
     require_norm(p)
     require_counts(dim=dim, tokens=tokens)
-    require(isinstance(error, Real) and error > 0, f"expected an error > 0, got {error!r}")
-    require(isinstance(span, Real) and span >= 0, f"expected a span >= 0, got {span!r}")
+    require(as_number(error) > 0, f"expected an error > 0, got {error!r}")
+    require(as_number(span) >= 0, f"expected a span >= 0, got {span!r}")
     entries = (dim * tokens) ** (1 / p)
     best: Plan | None = None
     for cells in range(2, MOST_GRID):
@@ -253,6 +252,7 @@ def loops_needed(num_labels: int, label_bits: int, width: int, parameters: int, 
     every degree, so that 4 e becomes 6 e: pass the number of modulated rows as `dims_per_loop`.
     """
     require_counts(num_labels=num_labels, label_bits=label_bits, width=width, parameters=parameters)
+    _require_rows(dims_per_loop)
     degree = 3 if dims_per_loop else 2
 
     def capacity(loops: int) -> float:
@@ -274,6 +274,7 @@ def block_loops_needed(
     S <= (2r+1) W log2(64 e (r+1) P / W), P = S N^3 max(heads, width), where a W beyond P counts as P.
     """
     require_counts(num_sequences=num_sequences, tokens=tokens, heads=heads, width=width, parameters=parameters)
+    _require_rows(dims_per_loop)
     polynomials = num_sequences * tokens**3 * max(heads, width)
 
     def capacity(loops: int) -> float:
@@ -281,6 +282,11 @@ def block_loops_needed(
         return (2 * loops + 1) * free * (log2(64 * e * (loops + 1)) + log2(polynomials) - log2(free))
 
     return _least(capacity, num_sequences)
+
+
+def _require_rows(dims_per_loop: int) -> None:
+    fits = isinstance(dims_per_loop, Integral) and dims_per_loop >= 0
+    require(fits, f"dims_per_loop must be a whole number, 0 or more, got {dims_per_loop!r}")
 
 
 def _least(capacity: Callable[[int], float], wanted: int) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from looped.errors import require, unknown
+from looped.errors import require, require_one_of
 
 
 def require_known(printed: Collection[str], known: Collection[str]) -> None:
     """Refuse a fault that the network does not have: with a typo the corrected network would pass for the printed."""
     require(not isinstance(printed, str), f"expected a set of printed faults, got the text {printed!r}")
+    require(isinstance(printed, Collection), f"expected a set of printed faults, got {printed!r}")
     for name in printed:
-        if name not in known:
-            raise unknown("printed fault", name, known)
+        require_one_of("printed fault", name, known)

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, sqrt
-from numbers import Real
 from pathlib import Path
 from types import ModuleType
 from typing import Literal, cast
 
 import numpy as np
 
-from looped.errors import InputError, require, require_counts, unknown
+from looped.errors import InputError, as_number, require, require_counts, require_one_of
 from looped.theory.ids import Function, described
 
 ModulusName = Literal["sequence", "context", "token"]
@@ -36,7 +35,7 @@ class Lipschitz:
 
     def __post_init__(self) -> None:
         for constant in (self.sequence, self.context, self.token):
-            fits = isinstance(constant, Real) and 0 <= constant < inf
+            fits = 0 <= as_number(constant) < inf
             require(fits, f"expected a finite Lipschitz constant >= 0, got {constant}")
 
 
@@ -60,7 +59,7 @@ class Target:
 
 
 def require_norm(p: float) -> None:
-    require(isinstance(p, Real) and p >= 1, f"expected p >= 1 (inf too), got {p}")
+    require(as_number(p) >= 1, f"expected p >= 1 (inf too), got {p}")
 
 
 def norm(values: np.ndarray, p: float) -> float:
@@ -130,9 +129,8 @@ FUNCTIONS: dict[str, Callable[[int, int], Target]] = {
 def load(name: str, dim: int, tokens: int) -> Target:
     """A built-in function by name, or `file.py:name` for a user's own."""
     require_counts(dim=dim, tokens=tokens)
-    if ":" not in name:
-        if name not in FUNCTIONS:
-            raise unknown("function", name, [*FUNCTIONS, "file.py:name"])
+    if not isinstance(name, str) or ":" not in name:
+        require_one_of("function", name, [*FUNCTIONS, "file.py:name"])
         return FUNCTIONS[name](dim, tokens)
     path, _, attribute = name.rpartition(":")
     if not Path(path).is_file():

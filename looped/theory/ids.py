@@ -14,11 +14,12 @@ from typing import Literal
 
 import numpy as np
 
-from looped.errors import InputError
+from looped.errors import InputError, require
 
 Function = Callable[[np.ndarray], np.ndarray]
 Vector = list[Fraction]
 TokenIds = tuple[int, ...]
+MOST_DIGITS = 100  # binary ones, of a number of cells
 LARGEST = 2.0**1000  # of a value of f: sums and differences of a few are then still numbers of float64
 
 
@@ -55,6 +56,15 @@ class Grid:
         """All descending tuples of token ids."""
         ids = range(self.base - 1, -1, -1)
         return (combinations_with_replacement if duplicates else combinations)(ids, self.tokens)
+
+
+def require_countable(dim: int, tokens: int, cells: int) -> None:
+    """That the cells of all sequences can be counted: what needs far more than any memory has is not even computed."""
+    digits = dim * tokens * (cells.bit_length() - 1)
+    require(
+        digits <= MOST_DIGITS,
+        f"dim={dim}, tokens={tokens}, cells={cells} make more than 2^{MOST_DIGITS} cells: take fewer",
+    )
 
 
 Labels = Mapping[TokenIds, Sequence[Vector]]

@@ -18,7 +18,7 @@ from looped.errors import InputError, require, require_counts
 from looped.theory.approximate import refuse_if_not_equivariant
 from looped.theory.engine import Engine
 from looped.theory.exact import HALF, FeedForward, Form, Head, LoopedNetwork, Size, entries, row
-from looped.theory.ids import Function, Grid, TokenIds, Vector, label, number, tabulate
+from looped.theory.ids import Function, Grid, TokenIds, Vector, label, number, require_countable, tabulate
 from looped.theory.lean import count_thresholds, label_schedule, read_digits_and_labels, start_rows
 from looped.theory.quantizer import trifling
 
@@ -60,6 +60,7 @@ def approximate_any_length(
     require_counts(dim=dim, most_tokens=most_tokens, cells=cells)
     require(cells >= 2, f"expected cells >= 2, got {cells}")
     dim, most_tokens, cells = int(dim), int(most_tokens), int(cells)  # numpy's would overflow
+    require_countable(dim, most_tokens, cells)
     base = cells**dim
     num_ids = base * math.comb(base + most_tokens - 1, most_tokens - 1)
     if num_ids > MOST_IDS:

@@ -9,7 +9,7 @@ from numbers import Integral
 
 import numpy as np
 
-from looped.errors import InputError, require, require_counts, unknown
+from looped.errors import InputError, require, require_counts, require_one_of
 from looped.theory.engine import Engine
 from looped.theory.exact import LoopedNetwork, Size, exactly
 from looped.theory.horner import horner_memorizer
@@ -53,9 +53,9 @@ class Memory:
 
 def memorize(labels: Sequence, variant: str = "bits", bits: int = 8) -> Memory:
     """K numbers or K vectors to a memorizer. `bits` is q of stream and sqrt: exact for multiples of 2^-q in [0, 1)."""
-    if variant not in MEMORIZERS:
-        raise unknown("memorizer", variant, MEMORIZERS)
-    require(isinstance(labels, Sequence | np.ndarray), f"expected a list of labels, got {labels!r}")
+    require_one_of("memorizer", variant, MEMORIZERS)
+    listed = isinstance(labels, Sequence) or (isinstance(labels, np.ndarray) and labels.ndim > 0)
+    require(listed, f"expected a list of labels, got {labels!r}")
     require_counts(bits=bits)
     table = [
         [exactly(v, "a finite number as label") for v in (y if isinstance(y, Sequence | np.ndarray) else [y])]

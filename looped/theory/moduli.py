@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
+from math import inf
+from numbers import Integral
 from typing import get_args
 
 import numpy as np
 
-from looped.errors import require, require_counts
+from looped.errors import as_number, require, require_counts
 from looped.theory.functions import Lipschitz, ModulusName, Target, norm, require_norm
 from looped.theory.ids import Function, evaluate
 
@@ -51,8 +52,9 @@ def moduli(
 ) -> Moduli:
     """Estimate the moduli at `delta` in the p-norm. One number as `lipschitz` bounds f as a whole, and so all three."""
     require_counts(dim=dim, tokens=tokens)
-    require(isinstance(delta, Real) and delta > 0, f"expected delta > 0, got {delta}")
+    require(0 < as_number(delta) < inf, f"expected delta > 0 and finite, got {delta}")
     require_norm(p)
+    require(isinstance(seed, Integral) and seed >= 0, f"expected a seed >= 0, got {seed!r}")
     target = as_target(function, lipschitz)
     rng = np.random.default_rng(seed)
     found = {which: _search(target, which, dim, tokens, delta, p, rng) for which in get_args(ModulusName)}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from looped.errors import require, unknown
+from looped.errors import require, require_one_of
 from looped.files import save
 from looped.theory.approximate import BUILDERS, Plan, Variant, approximate
 from looped.theory.bounds import error_bound, loops_needed
@@ -176,8 +176,7 @@ def _memorizer_costs(axis: Axes, bits: int) -> None:
 
 def trace(function: str = "wave", variant: Variant = "lean", cells: int = 3) -> Figure:
     """Every row of one token over the loops; each row scaled to its own largest value."""
-    if variant not in BUILDERS:
-        raise unknown("variant", variant, BUILDERS)
+    require_one_of("variant", variant, BUILDERS)
     net = approximate(load(function, 1, 2), 1, 2, cells, variant, bits=4)
     x = [[Fraction(3, 2 * cells), Fraction(2 * cells - 1, 2 * cells)]]
     recorded = net.trace(np.array(x, dtype=object))
@@ -208,8 +207,7 @@ FORMATS = (".png", ".svg", ".pdf")
 
 def plot(name: str, path: str | Path, **options) -> Path:
     """Draw one of PLOTS into a file, whole or not at all; `options` are that function's own."""
-    if name not in PLOTS:
-        raise unknown("picture", name, PLOTS)
+    require_one_of("picture", name, PLOTS)
     target = Path(path)
     kind = target.suffix.lower()
     require(kind in FORMATS, f"expected a picture's file that ends in {', '.join(FORMATS)}, got {str(target)!r}")

@@ -16,7 +16,7 @@ import torch
 
 from looped import kernels
 from looped.choices import Device, Engine, WantedEngine
-from looped.errors import InputError, unknown
+from looped.errors import InputError, require_one_of
 from looped.models import LoopStack
 from looped.models.fused import FusedLoops, why_not_fused
 
@@ -31,8 +31,7 @@ def choose_device(wanted: Device) -> torch.device:
 
 def set_engine(stack: LoopStack, wanted: WantedEngine = "auto") -> Engine:
     """Let a stack compute its loops, where it is now, with an engine or with the next best one; returns which."""
-    if wanted not in get_args(WantedEngine):
-        raise unknown("engine", wanted, get_args(WantedEngine))
+    require_one_of("engine", wanted, get_args(WantedEngine))
     device = stack.device
     # As it was made: it may have had another engine before.
     stack.all_loops, stack.add_attention, stack.add_feed_forward = None, kernels.add_attention, kernels.add_feed_forward

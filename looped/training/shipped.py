@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from looped.config import RunConfig
-from looped.errors import InputError, check_fields, require, unknown
+from looped.errors import InputError, check_fields, require, require_one_of
 from looped.tasks import TASKS, Batch, task_class
 
 ENTRY = "looped"
@@ -137,8 +137,7 @@ def read_shipped(name: str) -> tuple[Shipped, dict[str, Tensor]]:
     """A shipped model's description and weights, checked."""
     known = names()
     require(bool(known), f"no model {name!r}: {weights_folder()} has none")
-    if name not in known:
-        raise unknown("model", name, known)
+    require_one_of("model", name, known)
     path = shipped_path(name)
     try:
         with safe_open(path, "pt") as file:

@@ -135,6 +135,8 @@ MISTAKES = {
     "epsilon lost in rounding": ({"epsilon": 1e-6, "precision": "float32"}, "at least 1.2e-05 in float32, got 1e-06"),
     "epsilon no number": ({"epsilon": math.nan}, "got nan"),
     "deltas": ({"deltas": (0.1, 0.01)}, r"deltas must increase, got \(0.1, 0.01\)"),
+    "one delta": ({"deltas": 0.1}, "expected a list of deltas, got 0.1"),
+    "array as delta": ({"deltas": (np.array([0.1, 0.2]),)}, r"deltas must be at least .* got \[0.1 0.2\]"),
     "infinite delta": ({"deltas": (math.inf,)}, "deltas must be at least .* got inf"),
     "directions": ({"directions": 0}, "directions must be at least 1, got 0"),
     "half a direction": ({"directions": 1.5}, "directions must be a whole number, got 1.5"),
