@@ -92,6 +92,7 @@ class LoopStack(nn.Module):
 
     def __init__(self, config: ModelConfig, *, causal: bool = False, generator: Generator | None = None) -> None:
         super().__init__()
+        require(isinstance(config, ModelConfig), f"expected a ModelConfig, got {type(config).__name__}")
         generator = _generator_by_seed() if generator is None else generator
         self.config = config
         self.causal = config.is_causal(causal)
@@ -206,14 +207,15 @@ class LoopStack(nn.Module):
     def _checked(self, embeddings: Tensor, keep: Tensor | None) -> Tensor:
         """The embeddings as the state has them, in its precision even where they were made under autocast; and with
         nothing where nothing is kept, so that whatever padding holds is not seen."""
-        dim, shape = self.config.dim, tuple(embeddings.shape)
+        dim, shape = self.config.dim, _shape(embeddings, "embeddings")
         require(len(shape) == 3 and shape[2] == dim, f"expected embeddings (batch, seq, {dim}), got {shape}")
         embeddings = embeddings.to(self.dtype)
         if keep is None:
             return embeddings
+        came = _shape(keep, "keep")
         require(
-            keep.dtype == torch.bool and keep.shape == shape[:2],
-            f"expected keep to be bools of shape {shape[:2]}, got {keep.dtype} of shape {tuple(keep.shape)}",
+            keep.dtype == torch.bool and came == shape[:2],
+            f"expected keep to be bools of shape {shape[:2]}, got {keep.dtype} of shape {came}",
         )
         return embeddings.where(keep[..., None], 0.0)
 
@@ -350,6 +352,11 @@ class LoopStack(nn.Module):
 def _generator_by_seed() -> Generator:
     """Of the CPU whatever the default device, with a seed that PyTorch's own seed gives."""
     return torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
+
+
+def _shape(given: Tensor, name: str) -> tuple[int, ...]:
+    require(isinstance(given, Tensor), f"expected {name} to be a tensor, got {type(given).__name__}")
+    return tuple(given.shape)
 
 
 def _first_with_grad(num_loops: int, backprop_loops: int | None) -> int:

@@ -7,13 +7,14 @@ methods. A task can be used on its own, without torch.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
 from looped.choices import Split
-from looped.errors import InputError, check_fields, require
+from looped.errors import InputError, check_fields, require, require_one_of
 from looped.files import data_folder
 
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -96,6 +97,13 @@ class Task(ABC):
     def seq_len_at(self, size: int) -> int:
         """Tokens of an example of this size (default: as many as of every other)."""
         return self.spec.seq_len
+
+    def checked_size(self, size: int | None, least: int = 1, measure: str = "") -> int:
+        """Of examples that are asked for (None: the task's own); `InputError` where there are none so large."""
+        size = self.size if size is None else size
+        fits = isinstance(size, Integral) and least <= size <= self.size
+        require(fits, f"a size of {self.name} must be in {least}..{self.size}{measure}, got {size!r}")
+        return int(size)
 
     @abstractmethod
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
@@ -198,8 +206,7 @@ def split_buckets(split: Split) -> tuple[int, int]:
 
 def split_number(split: Split) -> int:
     """A split as a number, for the key of a draw."""
-    if split not in SPLITS:
-        raise InputError(f"unknown split {split!r} (expected one of {', '.join(SPLITS)})")
+    require_one_of("split", split, SPLITS)
     return SPLITS.index(split)
 
 
@@ -212,7 +219,10 @@ def draw_keys(
         isinstance(seed, int | np.integer) and 0 <= seed <= MAX_SEED,
         f"expected a seed in 0..{MAX_SEED}, got {seed!r}",
     )
-    wanted = np.asarray(indices)
+    try:
+        wanted = np.asarray(indices)
+    except ValueError:  # of lists of several lengths there is no array, but one of objects
+        wanted = np.asarray(indices, dtype=object)
     if wanted.size == 0:
         return np.int64(seed), number, np.empty(0, dtype=np.int64)
     if wanted.ndim != 1 or wanted.dtype.kind not in "iu":

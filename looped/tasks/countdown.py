@@ -125,8 +125,7 @@ class Countdown(Task):
         return tuple(target for target in range(self.min_target, self.max_target + 1) if target not in held_out)
 
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
-        count = self.count if size is None else size
-        require(2 <= count <= self.count, f"a size of countdown must be in 2..{self.count}, got {count}")
+        count = self.checked_size(size, least=2)
         keys = draw_keys(seed, split, indices)
         sequences = np.zeros((len(indices), _seq_len(count)), dtype=np.int64)
         made = draw_examples(

@@ -58,7 +58,7 @@ class DecisionTree(Task):
         return self.dims if self.shrink == "points" else max(1, self.dims * size // self.points)
 
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
-        inputs, values, _, _ = self._draw(seed, split, indices, self.points if size is None else size)
+        inputs, values, _, _ = self._draw(seed, split, indices, self.checked_size(size))
         targets = np.zeros((*inputs.shape[:2], 1), dtype=np.float32)
         targets[:, ::2, 0] = values
         return Batch(inputs, targets, self.counted(inputs))
@@ -137,7 +137,6 @@ class DecisionTree(Task):
 
     def _draw(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int) -> tuple[np.ndarray, ...]:
         """Inputs, values of the points, coordinates of the nodes and values of the leaves, one row per example."""
-        require(1 <= size <= self.points, f"a size of {self.name} must be in 1..{self.points}, got {size}")
         keys = draw_keys(seed, split, indices)
         inputs = np.zeros((len(indices), 2 * size - 1, self.dims), dtype=np.float32)
         values = np.empty((len(indices), size), dtype=np.float32)

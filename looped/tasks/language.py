@@ -161,8 +161,7 @@ class Language(Task):
         return split != "train" and self.evaluation == "whole"
 
     def _size_and_stride(self, size: int | None) -> tuple[int, int]:
-        size = self.seq_len if size is None else size
-        require(1 <= size <= self.seq_len, f"a size of language must be in 1..{self.seq_len}, got {size}")
+        size = self.checked_size(size)
         return size, min(self.stride or size, size)
 
     def _last_place(self, tokens: np.ndarray, split: Split, size: int) -> int:

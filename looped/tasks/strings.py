@@ -94,8 +94,7 @@ class StringPairs(Task):
         return Spec("tokens", self.alphabet + 3, self.largest_answer + 1, self.seq_len_at(self.length))
 
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
-        size = self.length if size is None else size
-        require(1 <= size <= self.length, f"a size of {self.name} must be in 1..{self.length}, got {size}")
+        size = self.checked_size(size)
         keys = draw_keys(seed, split, indices)
         strings = np.zeros((len(indices), 2, size + self._slack), dtype=np.int8)
         lengths = np.zeros((len(indices), 2), dtype=np.int64)

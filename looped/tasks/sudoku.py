@@ -101,8 +101,7 @@ class Sudoku(Task):
         )  # fmt: skip
 
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
-        size = self.size if size is None else size
-        require(1 <= size <= self.size, f"a size of sudoku must be in 1..{self.size} open cells, got {size}")
+        size = self.checked_size(size, measure=" open cells")
         keys = draw_keys(seed, split, indices)
         clues = max(self.clues or 0, self.num_cells - size)
         # Their split is that of the puzzle as it is in the file, and another one would be made by adding clues.

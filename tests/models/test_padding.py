@@ -168,3 +168,17 @@ def test_another_mask_is_refused(keep, came):
     for call in (stack, stack.iterate):
         with pytest.raises(InputError, match=rf"expected keep to be bools of shape \(2, 4\), got {came}$"):
             call(drawn(2, 4, DIM), keep=keep)
+
+
+def test_what_is_no_tensor_is_refused():
+    stack = stack_of(block="looped")
+    for call in (stack, stack.iterate):
+        for keep in ([[True] * 4] * 2, np.ones((2, 4), dtype=bool)):
+            with pytest.raises(InputError, match=f"^expected keep to be a tensor, got {type(keep).__name__}$"):
+                call(drawn(2, 4, DIM), keep=keep)
+        with pytest.raises(InputError, match=r"^expected embeddings to be a tensor, got ndarray$"):
+            call(drawn(2, 4, DIM).numpy())
+        with pytest.raises(InputError, match=r"^num_loops must be a whole number, got True$"):
+            call(drawn(2, 4, DIM), True)
+    with pytest.raises(InputError, match=r"^expected a ModelConfig, got dict$"):
+        LoopStack({"dim": DIM})

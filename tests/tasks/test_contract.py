@@ -175,8 +175,8 @@ def test_smaller_sizes_fit_the_same_model(task, part):
 
 
 def test_sizes_out_of_range_are_refused(task):
-    for size in (0, task.size + 1):
-        with pytest.raises(InputError, match=str(size)):
+    for size in (0, task.size + 1, 2.5, "3", [3], np.array([2, 3])):
+        with pytest.raises(InputError, match=re.escape(repr(size))):
             task.sample(0, "train", [0], size=size)
 
 
@@ -277,7 +277,9 @@ def test_keys_that_are_none_are_refused(task):
         (0, "test", ["3"], "got ['3']"),
         (0, "test", [None, 1], "got [None, 1]"),
         (0, "test", np.zeros((2, 1), dtype=int), "got [[0], [0]]"),
+        (0, "test", [[1], [1, 2]], "got [[1], [1, 2]]"),
         (0, "test", 5, "got 5"),
+        (0, np.array(["test"]), [0], "unknown split array(['test']"),
     ):
         with pytest.raises(InputError, match=re.escape(said)) as caught:
             task.sample(seed, split, indices)
