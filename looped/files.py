@@ -115,15 +115,19 @@ def make_folder(path: Path) -> None:
         raise InputError(f"cannot make the folder {path}: {_reason(path, error)}") from error
 
 
-def file_on_the_way(path: Path) -> Path | None:
-    """What stands at a path or at a folder above it, and is no folder: nothing can be made under it."""
-    return next((each for each in (path, *path.parents) if os.path.exists(each) and not os.path.isdir(each)), None)
+def in_the_way(path: Path) -> tuple[str, Path] | None:
+    """What stands at a path or at a folder above it, and is no folder, with its kind: nothing can be made under it."""
+    for each in (path, *path.parents):
+        if os.path.lexists(each) and not os.path.isdir(each):
+            return "file" if os.path.exists(each) else "broken link", each
+    return None
 
 
 def _reason(path: Path, error: OSError) -> str:
-    """The system's, which does not name a file that is where a folder has to be."""
-    if isinstance(error, FileExistsError | NotADirectoryError) and (file := file_on_the_way(path)) is not None:
-        return f"{file} is a file, expected a folder"
+    """The system's, which does not name a file, or a broken link, that is where a folder has to be."""
+    if isinstance(error, FileExistsError | NotADirectoryError) and (found := in_the_way(path)) is not None:
+        kind, place = found
+        return f"{place} is a {kind}, expected a folder"
     return error.strerror or str(error)
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple
 
-from looped.errors import InputError, unknown
+from looped.errors import InputError, require, unknown
 from looped.files import drop_parts
 from looped.signals import handling
 
@@ -76,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> None:
+    for argument in arguments:  # a shell passes none, but a script may: no path can have one
+        require("\0" not in argument, f"expected arguments without a NUL character, got {argument!r}")
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help(), end="")
     elif arguments[0] == "--version":

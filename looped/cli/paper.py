@@ -12,7 +12,7 @@ import tyro
 
 from looped.cli.parsing import aligned, leading_name, parse, show
 from looped.errors import require
-from looped.files import file_on_the_way
+from looped.files import in_the_way
 
 if TYPE_CHECKING:
     from looped.experiments.results import Record
@@ -105,8 +105,8 @@ def paper(arguments: list[str]) -> None:
     command = parse(kind, rest, f"looped paper {verb}")
     for name, place in vars(command).items():
         if name in ("root", "results", "out"):
-            file = file_on_the_way(place)
-            require(file is None, f"--{name} must be a folder, got the file {file}")
+            found = in_the_way(place)
+            require(found is None, f"--{name} must be a folder, got the {' '.join(map(str, found or ()))}")
     carry_out(command)
 
 

@@ -104,6 +104,10 @@ def test_a_bug_is_not_told_as_a_lack_of_memory(run, monkeypatch):
         ),
         ([*TRAIN, "--seed", "5", "--out", "{run}"], "holds another run: its seed is 0, this one's is 5"),
         ([*TRAIN, "--out", "{folder}/notes.txt/run"], "notes.txt is a file, expected a folder"),
+        ([*TRAIN, "--out", "{broken}"], "broken is a broken link, expected a folder"),
+        ([*TRAIN, "--out", "{broken}/run"], "broken is a broken link, expected a folder"),
+        ([*TRAIN, "--out", "{folder}/a\0b"], "expected arguments without a NUL character, got "),
+        (["eval", "a\0b"], "expected arguments without a NUL character, got 'a\\x00b'"),
         (["eval"], "looped eval"),
         (["eval", "/nowhere"], "no run at /nowhere"),
         (["eval", "{folder}"], "is not a run"),
@@ -157,10 +161,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").write_text("mine")
     (tmp_path / "mine.py").write_text("def bad(x):\n    return x / (0 // 0)\n")
-    places = {"run": run} | {name: str(tmp_path / name) for name in ("folder", "new", "mine")}
+    (tmp_path / "broken").symlink_to(tmp_path / "nothing")
+    places = {"run": run} | {name: str(tmp_path / name) for name in ("folder", "new", "mine", "broken")}
     line = complaint(capsys, *(argument.format(**places) for argument in arguments))
     assert message in line
     assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "nothing").exists()
     assert (tmp_path / "folder" / "notes.txt").read_text() == "mine"
 
 
