@@ -47,13 +47,22 @@ def set_engine(stack: LoopStack, wanted: WantedEngine = "auto") -> Engine:
     if wanted == "compiled":
         # Inductor tells of float32 products that could be TF32; we want the precision that was asked for.
         warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-        stack.add_attention = compiled(stack.add_attention)
-        stack.add_feed_forward = compiled(stack.add_feed_forward)
+        stack.add_attention = Compiled(stack.add_attention)
+        stack.add_feed_forward = Compiled(stack.add_feed_forward)
     return wanted
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, compiled for every shape that it is called with: a curriculum has up to sixteen, with and without
+class Compiled:
+    """A function, compiled for every shape that it is called with: a curriculum has up to sixteen, with and without
     gradients."""
-    torch._dynamo.config.recompile_limit = 64
-    return torch.compile(function, dynamic=False)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        torch._dynamo.config.recompile_limit = 64
+        self.function, self._fast = function, torch.compile(function, dynamic=False)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._fast(*args, **options)
+
+    def __reduce__(self) -> tuple[type["Compiled"], tuple[Callable[..., Any]]]:
+        """So that a whole stack can be pickled: machine code cannot, and is made anew where it is called."""
+        return Compiled, (self.function,)

@@ -7,7 +7,7 @@ from looped.config import TrainConfig
 from looped.errors import require
 from looped.kernels.graphs import Replayed
 from looped.models import LoopModel
-from looped.training.engine import compiled, set_engine
+from looped.training.engine import Compiled, set_engine
 from looped.training.memory import memory_for
 from looped.training.objective import LARGE_VOCABULARY, TensorBatch, loss_and_answers, objective
 from looped.training.optim import Average, Optimizer, SpikeGuard
@@ -29,7 +29,7 @@ class Stepper:
         # Where many loops are supervised, their read-outs take as long as half of the loops, unless they are compiled.
         # One read-out is not worth the seconds that every new size of the examples would be compiled for.
         worth_it = captured and config.supervision != "last" and model.spec.output_size < LARGE_VOCABULARY
-        self._read = compiled(loss_and_answers) if worth_it else loss_and_answers
+        self._read = Compiled(loss_and_answers) if worth_it else loss_and_answers
 
     def __call__(self, step: int, batch: TensorBatch, num_loops: int, rate: float) -> Tensor:
         """Step number `step` at this share of the peak rates; returns loss, share right, the gradient's norm and

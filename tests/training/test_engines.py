@@ -1,5 +1,7 @@
 """Engines give one and the same training; without a GPU, the fused kernels run in Triton's interpreter."""
 
+import copy
+import io
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ from looped.errors import InputError
 from looped.models import LoopStack
 from looped.training import set_engine
 from looped.training.data import batch_at
+from looped.training.engine import Compiled
 from looped.training.objective import to_device
 from looped.training.optim import Muon, orthogonalise
 from looped.training.trainer import Trainer
@@ -141,6 +144,19 @@ def test_the_compiled_engine_trains_to_the_weights_of_the_plain_one(tmp_path):
     assert trainer.stepper.engine == "compiled"
     assert distance(fast, plain) < 1e-5
     assert distance(fast_seen, plain_seen) < 1e-5
+
+
+@pytest.mark.filterwarnings("default")  # compilers warn about their own affairs
+def test_a_compiled_stack_can_be_saved_whole():
+    stack, embeddings = LoopStack(tiny().model), torch.randn(2, 4, tiny().model.dim)
+    set_engine(stack, "compiled")
+    true = stack(embeddings)  # after a call there is machine code
+    file = io.BytesIO()
+    torch.save(stack, file)
+    file.seek(0)
+    for other in (torch.load(file, weights_only=False), copy.deepcopy(stack)):
+        assert torch.equal(other(embeddings), true)
+        assert all(isinstance(part, Compiled) for part in (other.add_attention, other.add_feed_forward))
 
 
 @interpreted
