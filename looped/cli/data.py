@@ -11,6 +11,7 @@ import tyro
 
 from looped.choices import Split
 from looped.cli.parsing import JSON_HELP, json_text, leading_name, parse, show
+from looped.cli.progress import Bar
 
 _VERBS = ("sample", "build", "check", "stats")
 _STANDARD_OUTPUT = Path("/dev/stdout")
@@ -59,7 +60,7 @@ def data(arguments: list[str]) -> None:
         show(counted, _readable(counted), as_json=command.json)
     else:
         out = _STANDARD_OUTPUT if command.out == Path("-") else command.out
-        with _Progress() as progress:
+        with Bar() as progress:
             made = sets.build(command.task, out, command.size, command.seed, command.split, progress)
         text = f"{made['path']}: {made['size']} examples, sha256 {made['sha256']}"
         # What is said of a file does not go into it.
@@ -86,29 +87,10 @@ def _check(arguments: list[str]) -> None:
 
     from looped import data as sets
 
-    with _Progress() as progress:
+    with Bar() as progress:
         checked = sets.check(command.file, progress)
     show(checked, f"{checked['path']}: all {checked['examples']} examples are right", as_json=command.json)
 
 
 def _readable(example: dict[str, Any]) -> str:
     return "\n".join(f"{name}: {value}" for name, value in example.items())
-
-
-class _Progress:
-    """A bar on a terminal, nothing in a pipe."""
-
-    def __enter__(self) -> "_Progress":
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self.bar = Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True)
-        self.task = self.bar.add_task("examples")
-        self.bar.start()
-        return self
-
-    def __call__(self, done: int, total: int) -> None:
-        self.bar.update(self.task, completed=done, total=total)
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()

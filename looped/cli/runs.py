@@ -10,6 +10,7 @@ import tyro
 
 from looped.choices import Device, Split
 from looped.cli.parsing import JSON_HELP, AnyRun, leading_name, parse, peek, require_svg, show
+from looped.cli.progress import Bar
 from looped.errors import require
 from looped.wording import plural
 
@@ -91,11 +92,13 @@ def evaluate(arguments: list[str]) -> None:
     reports = {}
     for name, task in (sets or {"": run.task}).items():
         config, asked = replace(run.config, task=task), (command.size, command.loops or None)
-        if command.split == "train":
-            reports[name] = evaluation.evaluate_trained(run.model, config, run.step, *asked)
-        else:
-            size = trained_size(config)
-            reports[name] = evaluation.evaluate(run.model, task, command.split, *asked, example_size=size)
+        with Bar() as progress:
+            if command.split == "train":
+                reports[name] = evaluation.evaluate_trained(run.model, config, run.step, *asked, progress=progress)
+            else:
+                reports[name] = evaluation.evaluate(
+                    run.model, task, command.split, *asked, example_size=trained_size(config), progress=progress
+                )
     for report in reports.values():
         report["step"] = run.step
     num_steps = run.config.train.num_steps

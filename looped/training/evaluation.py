@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from looped.config import RunConfig
+from looped.data import Progress
 from looped.errors import require, require_counts
 from looped.models import LoopModel
 from looped.tasks import Batch, Split, Task
@@ -37,14 +38,15 @@ def evaluate(
     *,
     example_size: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Metrics of `size` examples of a split (default: the task's own number) at each loop count, as JSON.
 
     Examples are of the task's own size, or of a smaller `example_size`. `Stopped` is raised before a batch at which
-    `stopped()` is true.
+    `stopped()` is true; after each one `progress` is told how many examples of how many are done.
     """
     indices = np.arange(held_out(task, split, size, example_size))
-    return _evaluate(model, task, split, loops, EVALUATION_SEED, indices, example_size, stopped)
+    return _evaluate(model, task, split, loops, EVALUATION_SEED, indices, example_size, stopped, progress)
 
 
 def evaluate_trained(
@@ -53,10 +55,12 @@ def evaluate_trained(
     num_steps: int,
     size: int | None = None,
     loops: Sequence[int] | None = None,
+    *,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """The same of examples that the model was trained on in its first steps: fewer, where it has seen fewer."""
     indices, example_size = trained_on(num_steps, config, held_out(config.task, "train", size))
-    return _evaluate(model, config.task, "train", loops, config.seed, indices, example_size)
+    return _evaluate(model, config.task, "train", loops, config.seed, indices, example_size, progress=progress)
 
 
 def _evaluate(
@@ -68,6 +72,7 @@ def _evaluate(
     indices: np.ndarray,
     example_size: int | None,
     stopped: Callable[[], bool] = lambda: False,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     loops = sorted(set(loops or [model.config.num_loops]))
     for loop in loops:
@@ -83,6 +88,8 @@ def _evaluate(
         for loop, scores in _read_outs(model, batch.inputs, loops):
             for name, values in _measure(scores, task, batch).items():
                 found[loop].setdefault(name, []).append(values)
+        if progress is not None:
+            progress(min(start + step, len(indices)), len(indices))
     whole = Batch(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
     counts = whole.mask.sum(axis=1)
     rows = []

@@ -12,6 +12,7 @@ import torch
 
 from looped.cli import main
 from looped.cli.parsing import peek
+from looped.cli.progress import Bar
 from looped.tasks import TASKS, DecisionTree, EditDistance
 from looped.training.trainer import Trainer
 from tests.integration.command import TRAIN, answer, complaint
@@ -55,6 +56,22 @@ def test_eval_of_train_measures_what_the_run_was_trained_on(tmp_path, capsys):
     assert (own["size"], own["rows"][0]["accuracy"]) == (16, 1.0)
     assert json.loads(answer(capsys, "eval", run, "--size", "50", "--json"))["rows"][0]["accuracy"] < 1
     assert "expected --sets or --split train" in complaint(capsys, "eval", run, "--sets", "--split", "train")
+
+
+@pytest.mark.parametrize("split", ["test", "train"])
+def test_eval_shows_on_a_terminal_how_far_it_is(split, run, capsys, monkeypatch):
+    monkeypatch.setattr("looped.training.evaluation.MAX_BATCH", 8)
+    told = []
+    show = Bar.__call__
+    monkeypatch.setattr(Bar, "__call__", lambda bar, done, total: (told.append((done, total)), show(bar, done, total)))
+    command = ["eval", run, "--split", split, "--size", "20", "--json"]
+    quiet = answer(capsys, *command)
+    assert told == [(8, 20), (16, 20), (20, 20)]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert out == quiet
+    assert "examples" in err
 
 
 def test_eval_knows_further_test_sets(tmp_path, capsys):

@@ -1,0 +1,22 @@
+"""How far a command is, for who waits at a terminal."""
+
+import sys
+
+
+class Bar:
+    """A bar on a terminal, nothing in a pipe."""
+
+    def __enter__(self) -> "Bar":
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self.bar = Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True)
+        self.task = self.bar.add_task("examples")
+        self.bar.start()
+        return self
+
+    def __call__(self, done: int, total: int) -> None:
+        self.bar.update(self.task, completed=done, total=total)
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
