@@ -92,9 +92,12 @@ def _run(arguments: list[str]) -> None:
 
 
 def _print_anywhere() -> None:
-    """What the output's encoding has no character for is printed by its number, as on standard error."""
+    """What the output's encoding has no character for is printed by its number, as on standard error. Where that one
+    was closed by whoever called us, what is told there goes nowhere (Python would print it among the results)."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for as long as the process lives)
 
 
 @contextmanager

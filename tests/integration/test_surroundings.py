@@ -61,6 +61,13 @@ def test_what_is_told_of_a_data_set_on_standard_output_is_no_part_of_it(out, tmp
     assert b"all 3 examples are right" in looped("data", "check", str(path)).stdout
 
 
+@pytest.mark.parametrize(("task", "code", "lines"), [("lcs", 0, 1), ("lcd", 2, 0)])
+def test_where_standard_error_is_closed_results_stay_alone_on_the_output(task, code, lines, tmp_path):
+    words = f"{sys.executable} -m looped.cli data build {task} --size 3 --out {tmp_path / 'set.jsonl'} 2>&-"
+    done = subprocess.run(["sh", "-c", words], stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, len(done.stdout.splitlines())) == (code, lines)
+
+
 def test_a_closed_output_is_no_mistake(tmp_path):
     out = tmp_path / "set.jsonl"
     words = f"{sys.executable} -m looped.cli data build edit-distance --size 3 --out {out} >&-"
