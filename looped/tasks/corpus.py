@@ -288,13 +288,21 @@ def _unpacked(source: str) -> Iterator[bytes]:
 
 def _decoded(parts: Iterable[bytes], source: str) -> Iterator[str]:
     """Bytes as text, cut after the last newline of each BLOCK; bytes that are no UTF-8 are named with their line."""
-    waiting, num_lines = b"", 0
+    # Pieces, joined once they are cut off: text without newlines is copied once, however long it is.
+    lines: list[bytes] = []
+    begun: list[bytes] = []
+    num_waiting, num_lines = 0, 0
     for part in _chained(parts):
-        waiting += part
-        if part and len(waiting) < BLOCK:
+        end = part.rfind(b"\n") + 1
+        if end or not part:
+            lines += *begun, part[:end]
+            begun = []
+        begun.append(part[end:])
+        num_waiting += len(part)
+        if part and num_waiting < BLOCK:
             continue
-        end = waiting.rfind(b"\n") + 1 if part else len(waiting)
-        block, waiting = waiting[:end], waiting[end:]
+        block, lines = b"".join(lines), []
+        num_waiting -= len(block)
         try:
             text = block.decode("utf-8")
         except UnicodeDecodeError as error:

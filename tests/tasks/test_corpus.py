@@ -6,11 +6,14 @@ import shutil
 import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from looped.errors import InputError
 from looped.tasks import bpe, corpus
@@ -277,3 +280,27 @@ class TestSuppliedData:
         tokens = whole(str(path))
         assert (tokens == bpe.END_OF_TEXT).sum() == 249
         assert bpe.decode(tokens[:3].tolist()).startswith("Sci")
+
+
+@given(
+    st.lists(st.text("a\né", max_size=9), max_size=9).map(lambda texts: [text.encode() for text in texts]),
+    st.integers(1, 12),
+)
+def test_blocks_end_where_the_last_line_does_once_enough_has_come(parts, size):
+    """Wherever text is resumed after, it must be cut as before: at the last newline that had come with enough bytes."""
+    ends, come = [0], b""
+    for part in filter(None, parts):
+        come += part
+        if len(come) - ends[-1] >= size:
+            ends.append(max(ends[-1], come.rfind(b"\n") + 1))
+    ends.append(len(come))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "BLOCK", size)
+        blocks = list(corpus._decoded(parts, "text"))
+    assert blocks == [come[start:end].decode() for start, end in pairwise(ends) if end > start]
+
+
+def test_a_byte_that_is_no_text_is_named_with_its_line_in_any_block(monkeypatch):
+    monkeypatch.setattr(corpus, "BLOCK", 4)
+    with pytest.raises(InputError, match=r"^text, line 4: expected UTF-8 text, got byte 0xff$"):
+        list(corpus._decoded([b"one\ntwo", b"\n", b"three\nfo", b"ur\xff", b"\n"], "text"))
