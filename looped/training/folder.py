@@ -9,7 +9,7 @@ from typing import Any
 from looped.config import RunConfig, differences
 from looped.errors import InputError, require
 from looped.files import locked, make_folder, read_json, save_json
-from looped.tasks import Task
+from looped.tasks import TASKS, Task
 from looped.training.checkpoint import Checkpoint, load_newest
 
 _NUMBER = (int, float)
@@ -45,7 +45,9 @@ class RunFolder:
         """`InputError` if this folder is another run's."""
         if self.config_path.exists() and self.has_checkpoint():
             for name, (theirs, ours) in differences(self.read_config(), config).items():
-                raise InputError(f"{self.path} holds another run: its {name} is {theirs!r}, this one's is {ours!r}")
+                # Stored as it was typed, before runs kept which of a task's models was its best then.
+                unnamed = name == "train.init_from" and theirs in TASKS and str(ours).startswith(f"{theirs}/")
+                require(unnamed, f"{self.path} holds another run: its {name} is {theirs!r}, this one's is {ours!r}")
 
     def check_data(self, task: Task) -> None:
         """Note what a new run takes its examples from; `InputError` if one that was begun would go on with another."""

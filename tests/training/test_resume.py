@@ -327,3 +327,15 @@ def test_init_from_takes_a_shipped_model_by_its_name(name, tmp_path):
     assert (started.config, started.folder.path) == (whole, Path("runs") / whole.folder_name)
     with pytest.raises(InputError, match="did you mean 'edit-distance/looped-r10'"):
         Trainer(tiny(train={"init_from": "edit-distance/looped-r1"}), tmp_path / "run", quiet=True)
+
+
+def test_a_run_that_was_stored_with_a_tasks_name_alone_goes_on_with_the_models(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.claim(tiny(train={"init_from": "edit-distance"}))
+    (folder.checkpoints / "step-000000001").mkdir(parents=True)
+    folder.check(tiny(train={"init_from": "edit-distance/looped-r10"}))
+    for other in ("lcs/looped-r50", "edit-distances/looped-r10", None):
+        with pytest.raises(InputError, match=f"its train.init_from is 'edit-distance', this one's is {other!r}"):
+            folder.check(tiny(train={"init_from": other}))
+    with pytest.raises(InputError, match="its seed is 0, this one's is 5"):
+        folder.check(replace(tiny(train={"init_from": "edit-distance/looped-r10"}), seed=5))
