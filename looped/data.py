@@ -16,7 +16,7 @@ import numpy as np
 
 from looped.config import RunConfig
 from looped.errors import InputError, require
-from looped.files import save
+from looped.files import from_json, save
 from looped.tasks import Batch, Split, Task
 from looped.tasks.base import MAX_EXAMPLES
 
@@ -147,7 +147,7 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 try:
-                    value = json.loads(line)
+                    value = from_json(line)
                 except ValueError:  # bad UTF-8 is one, too
                     raise InputError(f"{path}, line {number}: expected a JSON object, got {_shorten(line)}") from None
                 require(isinstance(value, dict), f"{path}, line {number}: expected a JSON object, got {_shorten(line)}")

@@ -139,12 +139,20 @@ def save_json(path: Path, value: Any) -> None:
     save_text(path, json.dumps(value, indent=1) + "\n")
 
 
+def from_json(text: str | bytes) -> Any:
+    """What JSON says; a `ValueError` where it says nothing, also where it is nested deeper than can be followed."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return from_json(path.read_text())
     except FileNotFoundError:
         raise InputError(f"expected a file {path}, found none") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"expected JSON in {path}, got something else ({error})") from None
 
 

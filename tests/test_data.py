@@ -121,6 +121,7 @@ def test_check_of_what_is_no_data_set(tmp_path, built):
         (b"", "is empty"),
         (b"\xff\xfe\n", "line 1: expected a JSON object"),
         (b"[1, 2]\n", "line 1: expected a JSON object"),
+        (b"[" * 100_000 + b"\n", "line 1: expected a JSON object"),
         (built.read_bytes()[:-20], "line 41: expected a JSON object"),
     ):
         path = tmp_path / "wrong.jsonl"

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = "" if error.filename is None else f"{error.filename}: "
         print(f"looped: {where}{error.strerror or error}", file=sys.stderr)
         return 2
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, TypeError) as error:  # the last for sizes beyond any memory
         from looped.training.memory import lacking_memory  # with torch, which not every verb takes
 
         if (lacking := lacking_memory(error)) is None:

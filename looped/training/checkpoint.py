@@ -5,7 +5,6 @@ two are kept, and one whose hashes do not match is passed over, which is said, f
 """
 
 import hashlib
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ from safetensors.torch import save as save_shard
 from torch import Tensor
 
 from looped.errors import InputError
-from looped.files import save, save_json, sync_folder
+from looped.files import from_json, make_folder, save, save_json, sync_folder
 
 MAX_SHARD_BYTES = 15_000_000
 KEEP = 2
@@ -31,7 +30,7 @@ class Checkpoint(NamedTuple):
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write `folder/step-*`; then drop all but the last `KEEP`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for left_over in folder.glob(".step-*"):
         shutil.rmtree(left_over)
     final = folder / f"step-{checkpoint.step:09d}"
@@ -88,7 +87,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint folder and check every shard's hash."""
     pieces: dict[str, Tensor] = {}
     try:
-        state = json.loads((path / "state.json").read_text())
+        state = from_json((path / "state.json").read_text())
         for name, expected in state["sha256"].items():
             data = (path / name).read_bytes()
             came = hashlib.sha256(data).hexdigest()
@@ -96,8 +95,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
                 raise InputError(f"{path / name} is damaged: expected sha256 {expected[:12]}..., got {came[:12]}...")
             pieces.update(load_shard(data))
         tensors = {name: _assemble(name, shape, pieces) for name, shape in state["shapes"].items()}
-        return Checkpoint(int(state["step"]), tensors, state["extra"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return Checkpoint(int(state["step"]), tensors, dict(state["extra"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} is not a checkpoint: {type(error).__name__}: {error}") from None

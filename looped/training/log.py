@@ -9,7 +9,7 @@ from typing import Any
 
 from looped.config import RunConfig
 from looped.errors import InputError
-from looped.files import save_text, writing
+from looped.files import from_json, save_text, writing
 
 
 class Log:
@@ -51,7 +51,7 @@ def records(path: Path) -> list[tuple[str, int]]:
     for raw in path.read_bytes().splitlines() if path.exists() else []:
         try:
             line = raw.decode()  # line by line: one that is no text spoils no other
-            step = json.loads(line)["step"]
+            step = from_json(line)["step"]
         except (ValueError, KeyError, TypeError):
             continue
         if type(step) is int:

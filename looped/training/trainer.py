@@ -135,8 +135,11 @@ class Trainer:
         checkpoint = self.folder.newest_checkpoint()
         if checkpoint is None:
             return
+        seconds = checkpoint.extra.get("seconds")
+        if not isinstance(seconds, int | float):
+            raise InputError(f"{self.folder.path} has a damaged checkpoint: expected its seconds, got {seconds!r}")
         self.stepper.load(checkpoint.tensors, str(self.folder.path))
-        self.step, self.seconds, self._started = checkpoint.step, checkpoint.extra["seconds"], time.monotonic()
+        self.step, self.seconds, self._started = checkpoint.step, float(seconds), time.monotonic()
 
     def evaluate(
         self, split: Split, size: int | None = None, stopped: Callable[[], bool] = lambda: False

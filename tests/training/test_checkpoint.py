@@ -1,6 +1,7 @@
 """Checkpoints: read back as they were, and passed over where they are damaged or half written."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -61,11 +62,25 @@ def test_a_checkpoint_whose_shapes_are_damaged_is_passed_over(name, shape, tmp_p
     state = json.loads(damaged.read_text())
     state["shapes"][name] = shape
     damaged.write_text(json.dumps(state))
-    back = load_newest(tmp_path)
+    assert_passed_over(tmp_path, capsys)
+
+
+@pytest.mark.parametrize(("field", "value"), [("step", math.inf), ("step", None), ("extra", None), ("extra", 3)])
+def test_a_checkpoint_whose_state_is_damaged_is_passed_over(field, value, tmp_path, capsys):
+    for step in (1, 2):
+        save_checkpoint(tmp_path, random_checkpoint(step))
+    damaged = tmp_path / "step-000000002" / "state.json"
+    damaged.write_text(json.dumps(json.loads(damaged.read_text()) | {field: value}))
+    assert_passed_over(tmp_path, capsys)
+
+
+def assert_passed_over(folder, capsys):
+    """That the second of two checkpoints is."""
+    back = load_newest(folder)
     assert back is not None
     assert back.step == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"looped: {damaged.parent} is not a checkpoint: ")
+    assert line.startswith(f"looped: {folder / 'step-000000002'} is not a checkpoint: ")
     assert line.endswith("; step 1 is used instead")
 
 

@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 
 from looped.errors import InputError
-from looped.files import cache_folder, data_folder, save, save_text
+from looped.files import cache_folder, data_folder, read_json, save, save_text
 
 
 def test_the_environment_says_where_the_cache_and_the_data_are(monkeypatch):
@@ -145,3 +145,11 @@ def test_a_file_that_is_replaced_keeps_who_may_read_it(tmp_path):
     path.chmod(0o600)
     save_text(path, "new")
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o600)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 5000], ids=lambda text: repr(text[:3]))
+def test_what_is_no_json_that_can_be_read_is_told_with_the_file(text, tmp_path):
+    path = tmp_path / "file.json"
+    path.write_bytes(text)
+    with pytest.raises(InputError, match=r"^expected JSON in .*file\.json, got something else \(.+\)$"):
+        read_json(path)
