@@ -30,6 +30,7 @@ from looped.training.folder import RunFolder
 REFRESH_SECONDS = 1.0
 PROGRESS_SECONDS = 20.0
 WAIT_FOR_OTHERS_SECONDS = 2.0
+MOST_SEEDS = 1000
 
 
 class CellsFailed(InputError):
@@ -83,7 +84,7 @@ def run_experiment(
     The limit's minutes count from `started`, a time of the monotonic clock (default: now).
     """
     require(num_workers is None or num_workers >= 1, f"workers must be at least 1, got {num_workers}")
-    require(num_seeds >= 1, f"seeds must be at least 1, got {num_seeds}")
+    _require_seeds(num_seeds)
     require(minutes is None or minutes > 0, f"minutes must be positive, got {minutes}")
     known = load_records(results, root)
     configs = experiment.configs(num_seeds)
@@ -251,9 +252,14 @@ def _devices(configs: Sequence[RunConfig]) -> list[str]:
 # How far an experiment is.
 
 
+def _require_seeds(num_seeds: int) -> None:
+    require(num_seeds >= 1, f"seeds must be at least 1, got {num_seeds}")
+    require(num_seeds <= MOST_SEEDS, f"seeds must be at most {MOST_SEEDS:,}, got {num_seeds}")
+
+
 def status(experiment: Experiment, root: Path, known: Mapping[str, Record], num_seeds: int = 1) -> list[dict[str, Any]]:
     """Of each cell and seed: its number in the `known` records, its step under `root`, or that it is not begun."""
-    require(num_seeds >= 1, f"seeds must be at least 1, got {num_seeds}")
+    _require_seeds(num_seeds)
     rows = []
     for seed in range(num_seeds):
         for cell in experiment.cells:

@@ -17,6 +17,7 @@ import numpy as np
 from looped.errors import InputError, require, unknown
 from looped.files import data_folder
 from looped.tasks.base import (
+    MAX_INDEX,
     Batch,
     Spec,
     Split,
@@ -78,7 +79,7 @@ class Sudoku(Task):
             most = self.num_cells - 1
             require(fewest <= self.clues <= most, f"task.clues must be in {fewest}..{most}, got {self.clues}")
             require(self.difficulty == "any", "expected task.clues or task.difficulty, got both")
-        require(self.pool is None or self.pool >= 0, f"task.pool must be 0 or more, got {self.pool}")
+        require(0 <= (self.pool or 0) <= MAX_INDEX, f"task.pool must be in 0..{MAX_INDEX}, got {self.pool}")
         require(self.side == 9 or not self.pool, f"4x4 puzzles are always new: expected task.pool 0, got {self.pool}")
         require(self.source is None or self.file is not None, f"expected task.file beside task.source {self.source!r}")
 

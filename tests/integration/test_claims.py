@@ -132,6 +132,7 @@ def test_a_root_that_cannot_be_made_is_one_line(name, tmp_path):
     ("run status collect report", ["--root", "file/runs"], "--root must be a folder, got the file file"),
     ("report", ["--out", "file/page"], "--out must be a folder, got the file file"),
     ("run status", ["--seeds", "0"], "seeds must be at least 1, got 0"),
+    ("run status", ["--seeds", "1" + 15 * "0"], "seeds must be at most 1,000, got 1000000000000000"),
 ])  # fmt: skip
 def test_places_and_seeds_of_nonsense_are_one_line(verbs, words, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -381,8 +381,8 @@ def test_coordinates_are_cell_row_column_and_box():
 
 
 @pytest.mark.parametrize(
-    "knobs", [{"side": 6}, {"clues": 21}, {"clues": 81}, {"pool": -1}, {"side": 4, "pool": 5}, {"source": "x"},
-              {"clues": 30, "difficulty": "hard"}, {"difficulty": "cruel"}]
+    "knobs", [{"side": 6}, {"clues": 21}, {"clues": 81}, {"pool": -1}, {"pool": 2**63}, {"side": 4, "pool": 5},
+              {"source": "x"}, {"clues": 30, "difficulty": "hard"}, {"difficulty": "cruel"}]
 )  # fmt: skip
 def test_impossible_knobs_are_refused(knobs):
     with pytest.raises(InputError):
