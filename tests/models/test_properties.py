@@ -286,7 +286,7 @@ MISTAKES = {
     ),
     "a mask for loops": (
         lambda: _model().stack(torch.zeros(2, 3, 8), torch.ones(2, 3, dtype=torch.bool)),
-        "num_loops must be a whole number, got Tensor",
+        "num_loops must be a whole number, got tensor",
     ),
     "half a loop to read": (lambda: _model(num_loops=2)(FITTING, read=(1.5,)), r"loops in 1\.\.2, got \(1\.5,\)"),
     "half a loop to measure": (
