@@ -322,10 +322,29 @@ def test_training_examples_are_those_that_were_trained_on(smoke_runs, monkeypatc
     assert trained == [(3, "train", [0, 1], 2), (3, "train", [2, 3], 4), (3, "train", [2, 3], 4)]
 
 
+REPRODUCE = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
+
+
+def documented(heading: str) -> dict[str, list[str]]:
+    """The rows of the table below a heading: what stands beside each experiment's name."""
+    section = REPRODUCE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    return {name.strip("`"): others for name, *others in rows}
+
+
 def test_the_documentation_names_every_experiment_with_its_runs():
-    text = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
-    rows = re.findall(r"^\| `([a-z0-9-]+)` \| .* \| (\d+)(?:, .*)? \|$", text, re.MULTILINE)
-    assert dict(rows) == {name: str(len(experiment(name, "paper").configs())) for name in EXPERIMENTS}
-    for command in re.findall(r"^looped paper (\w+)(?: (\w+))?.*?(?:--scale (\w+))?", text, re.MULTILINE):
+    found = {name: int(re.match(r"\d+", runs)[0]) for name, (_, runs) in documented("The experiments").items()}
+    assert found == {name: len(experiment(name, "paper").configs()) for name in EXPERIMENTS}
+    for command in re.findall(r"^looped paper (\w+)(?: (\w+))?.*?(?:--scale (\w+))?", REPRODUCE, re.MULTILINE):
         assert command[0] in ("list", "run", "status", "collect", "report")
         assert not command[1] or command[1] in EXPERIMENTS
+
+
+def test_the_documentation_says_how_long_every_experiment_trains():
+    rows = documented("How long they train")
+    assert rows.keys() == EXPERIMENTS.keys()
+    for name, (laptop, _, gpu) in rows.items():
+        for scale, minutes in (("laptop", laptop), ("gpu", gpu)):
+            seconds = sum(estimated_seconds(config, scale) for config in experiment(name, scale).configs())
+            digits = len(minutes.partition(".")[2])
+            assert minutes == f"{seconds / 60:.{digits}f}", (name, scale)
