@@ -99,7 +99,7 @@ def draw(charts: Sequence[Chart], name: str, alt: str, columns: int = 1) -> str:
         handles = {}
         for axes, chart in zip(grid, charts, strict=False):
             _draw_lines(axes, chart) if isinstance(chart, Lines) else _draw_bars(axes, chart)
-            axes.set_title(chart.title, loc="left", color=INK)
+            axes.set_title(textwrap.fill(chart.title, 30), loc="left", color=INK)
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
         for axes in grid[len(charts) :]:

@@ -77,9 +77,9 @@ def _overall(parts: Sequence[Part]) -> list[str]:
         )
     if pairs:
         sentences.append(
-            f"{at}, of {plural(pairs.total(), 'pair')} of models that the paper's tables put in an order, "
-            f"{pairs['as in the paper']} come out in the same order, {pairs['the other way']} the other way round, and "
-            f"{pairs['open']} stay open because the intervals overlap."
+            f"{at}, of {plural(pairs.total(), 'pair')} of models that the paper's tables put in an order: "
+            f"{pairs['as in the paper']} in the same order, {pairs['the other way']} the other way round, "
+            f"{pairs['open']} open because the intervals overlap."
         )
     return [" ".join(sentences)] if sentences else []
 
