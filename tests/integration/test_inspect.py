@@ -110,13 +110,14 @@ def test_mistakes_are_one_line(run, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_the_document_says_of_the_looped_model_is_seen_by_its_command(capsys):
-    text = " ".join((Path(__file__).parents[2] / "docs" / "continuity.md").read_text().split())
-    (command,) = re.findall(r"`looped (inspect sudoku/looped-r32 [^`]*)`", text)
-    found = json.loads(answer(capsys, *command.split(), "--json"))
-    last = found["rows"][59]
-    assert f"after 60 loops all {found['num_examples']} boards are right" in text
-    assert last["accuracy"] == 1
-    assert f"{last['state']:.2f} after 60 loops" in text
-    assert f"with one {last['continuity']:.0f} times as long (89 times)" in text
-    assert f"changes the state by {100 * last['change']:.1f} %" in text
+@pytest.mark.parametrize(("name", "model", "digits"), [("looped", "looped", 2), ("timestep", "modulated", 0)])
+def test_what_the_document_says_of_sixty_loops_is_seen_by_its_command(name, model, digits, capsys):
+    text = (Path(__file__).parents[2] / "docs" / "continuity.md").read_text()
+    (options,) = re.findall(r"`looped inspect sudoku/looped-r32 ([^`]*)`", text)
+    found = json.loads(answer(capsys, "inspect", f"sudoku/{model}-r32", *options.split(), "--json"))
+    row, size = found["rows"][59], found["num_examples"]
+    assert row["loop"] == 60
+    assert (
+        f"| {name} | {row['state']:.{digits}f} | {row['continuity']:.0f} times | {100 * row['change']:.1f} % | "
+        f"{row['accuracy'] * size:.0f} of {size} |"
+    ) in text
