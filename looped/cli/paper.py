@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from looped.cli.parsing import aligned, leading_name, parse, show
-from looped.errors import require
+from looped.errors import InputError, require
 from looped.files import in_the_way
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def paper(arguments: list[str]) -> None:
     kind, carry_out = VERBS[verb]
     command = parse(kind, rest, f"looped paper {verb}")
     for name, place in vars(command).items():
-        if name in ("root", "results", "out"):
-            found = in_the_way(place)
-            require(found is None, f"--{name} must be a folder, got the {' '.join(map(str, found or ()))}")
+        if name in ("root", "results", "out") and (found := in_the_way(place)) is not None:
+            what, where = found
+            raise InputError(f"--{name} must be a folder, got the {what} {where}")
     carry_out(command)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from looped.errors import InputError, require, unknown
+from looped.errors import InputError, require, require_one_of
 from looped.files import is_stream, writing
 
 Parsed = TypeVar("Parsed")
@@ -47,8 +47,7 @@ def leading_name(arguments: list[str], what: str, known: Iterable[str], usage: s
         raise SystemExit(0)
     if not arguments or arguments[0].startswith("-"):
         raise InputError(f"expected a {what} first, one of {', '.join(known)} ({usage})")
-    if arguments[0] not in known:
-        raise unknown(what, arguments[0], known)
+    require_one_of(what, arguments[0], known)
     return arguments[0], arguments[1:]
 
 

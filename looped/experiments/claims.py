@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from looped.errors import InputError
-from looped.files import locked, make_folder
+from looped.files import from_json, locked, make_folder
 
 FOLDER = ".claims"
 HEARTBEAT_SECONDS = 15.0
@@ -40,7 +40,7 @@ def claimed(root: Path, name: str) -> Iterator[bool]:
             done.set()
             heart.join()
             with suppress(OSError, ValueError):
-                if json.loads(path.read_text()) == _here():  # another machine may have taken it for void
+                if from_json(path.read_text()) == _here():  # another machine may have taken it for void
                     path.unlink()
 
 
@@ -88,7 +88,7 @@ def _is_void(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        holder = json.loads(text)
+        holder = from_json(text)
     except ValueError:
         holder = None  # its maker had not written it yet, or died over it
     if isinstance(holder, dict) and holder.get("host") == _here()["host"]:

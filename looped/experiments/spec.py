@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 from looped.config import RunConfig
-from looped.errors import InputError, require, unknown
+from looped.errors import InputError, require, require_one_of, unknown
 
 Scale = Literal["smoke", "laptop", "gpu", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -133,6 +133,6 @@ def require_unique(experiment: Experiment) -> Experiment:
     names = [cell.name for cell in experiment.cells]
     if len(set(names)) < len(names):
         raise InputError(f"{experiment.id} has two cells of one row and column")
-    if experiment.against is not None and experiment.against not in experiment.rows:
-        raise unknown("row", experiment.against, experiment.rows)
+    if experiment.against is not None:
+        require_one_of("row", experiment.against, experiment.rows)
     return experiment

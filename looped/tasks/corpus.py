@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from looped.errors import InputError, require
-from looped.files import cache_folder, locked, save_json, save_text, writing
+from looped.files import cache_folder, from_json, locked, save_json, save_text, writing
 from looped.tasks import bpe, synthetic_text
 from looped.tasks.base import Split, supplied
 
@@ -190,7 +190,7 @@ def _encode_once(sources: tuple[str, ...], end_of_text: EndOfText, path: Path) -
 
 def _read_journal(journal: Path, part: Path) -> tuple[int, int]:
     try:
-        num_blocks, num_tokens = json.loads(journal.read_text())
+        num_blocks, num_tokens = from_json(journal.read_text())
         whole = part.stat().st_size >= num_tokens * DTYPE.itemsize
     except (OSError, ValueError):
         return 0, 0

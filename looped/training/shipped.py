@@ -8,7 +8,6 @@ be written in any order, and equal models could not be equal files.)
 
 import difflib
 import hashlib
-import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from looped.config import RunConfig
 from looped.errors import InputError, check_fields, require, require_one_of
+from looped.files import from_json
 from looped.tasks import TASKS, Batch, task_class
 
 ENTRY = "looped"
@@ -141,7 +141,7 @@ def read_shipped(name: str) -> tuple[Shipped, dict[str, Tensor]]:
     path = shipped_path(name)
     try:
         with safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {})[ENTRY])
+            about = from_json((file.metadata() or {})[ENTRY])
             weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
         config = RunConfig.from_json(about["config"])
         example = _read_example(config, about["example"])
