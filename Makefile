@@ -39,7 +39,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m 'not slow and not gpu' -n 2 tests/unit
+	$(BIN)/python -m pytest -m 'not slow and not gpu' -n 2 tests/test_architecture.py tests/test_config.py tests/utils tests/training/test_schedules.py tests/training/test_evaluation.py
 
 fmt: setup
 	$(BIN)/ruff check --fix .

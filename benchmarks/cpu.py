@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from looped import bench
-from looped.files import save_json
+from looped import benchmark
+from looped.utils.files import save_json
 
 PRESET = "laptop"
 ENGINES = ("eager", "compiled")
@@ -37,7 +37,7 @@ class Case:
 def measured(case: Case) -> dict[str, Any]:
     """One row of `looped bench train`."""
     torch.set_num_threads(case.threads)
-    (row,) = bench.bench_train(PRESET, engines=[case.engine], device="cpu", precision=case.precision)  # pyright: ignore
+    (row,) = benchmark.bench_train(PRESET, engines=[case.engine], device="cpu", precision=case.precision)  # pyright: ignore
     assert row["engine"] == case.engine
     return row
 
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="length of one measurement")
     parser.add_argument("--out", type=Path, help="JSON file for the figures")
     options = parser.parse_args()
-    bench.SECONDS = options.seconds
+    benchmark.SECONDS = options.seconds
 
     cases = [Case(*each) for each in product(options.threads, ENGINES, PRECISIONS)]
     best: dict[Case, dict[str, Any]] = {}

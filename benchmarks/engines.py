@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from looped.files import save_json, save_text
 from looped.recipes import recipe
 from looped.training import train
-from looped.training.log import records
+from looped.training.logger import records
+from looped.utils.files import save_json, save_text
 
 STEPS = 200
 RUNS = (("eager", 0), ("eager", 1), ("eager", 2), ("compiled", 0), ("fused", 0))
@@ -64,25 +64,25 @@ def measure() -> dict[str, Any]:
 
 def draw(measured: dict[str, Any]) -> str:
     """The curves, and how far each is from the first: an engine is to be nearer to it than another seed is."""
-    from looped.experiments import figures
+    from looped.viz import plots
 
-    colours = {"eager": figures.GREY, "compiled": figures.PALETTE[0], "fused": figures.PALETTE[1]}
+    colours = {"eager": plots.GREY, "compiled": plots.PALETTE[0], "fused": plots.PALETTE[1]}
     steps = range(5, STEPS + 1, 5)
     first, *others = measured["runs"]
 
-    def series(run: dict[str, Any], values: list[float]) -> figures.Series:
+    def series(run: dict[str, Any], values: list[float]) -> plots.Series:
         label = "eager, other seeds" if run["seed"] else run["engine"]
-        return figures.Series(label, colours[run["engine"]], steps, values, style="dashed" if run["seed"] else "line")
+        return plots.Series(label, colours[run["engine"]], steps, values, style="dashed" if run["seed"] else "line")
 
     curves = tuple(series(run, run["loss"]) for run in (first, *others))
     apart = tuple(
         series(run, [one - other for one, other in zip(run["loss"], first["loss"], strict=True)]) for run in others
     )
     charts = [
-        figures.Lines("Loss of 200 steps", "step", "training loss", curves),
-        figures.Lines("The same, less eager", "step", "difference", apart, y_range=(-0.1, 0.1)),
+        plots.Lines("Loss of 200 steps", "step", "training loss", curves),
+        plots.Lines("The same, less eager", "step", "difference", apart, y_range=(-0.1, 0.1)),
     ]
-    return figures.draw(charts, "engines", "Training loss of three engines over 200 steps", columns=2)
+    return plots.draw(charts, "engines", "Training loss of three engines over 200 steps", columns=2)
 
 
 if __name__ == "__main__":

@@ -23,17 +23,9 @@ os.environ.update(OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")  # before numpy an
 import numba
 import numpy as np
 
-from looped.files import save_json
-from looped.tasks import (
-    TASKS,
-    Countdown,
-    DecisionTree,
-    EditDistance,
-    LongestCommonSubsequence,
-    Sudoku,
-    Task,
-    bpe,
-)
+from looped.tasks import TASKS, Countdown, DecisionTree, EditDistance, LongestCommonSubsequence, Sudoku, Task
+from looped.tasks.language import tokenizer
+from looped.utils.files import save_json
 
 BATCH = 512
 ROUNDS = 8
@@ -230,8 +222,8 @@ def plain_bpe(text: str) -> list[int]:
     """Merge the pair of lowest rank, again and again, in every word."""
     import regex
 
-    ranks, tokens = bpe._ranks(), []
-    for word in regex.findall(bpe._PIECES, text):
+    ranks, tokens = tokenizer._ranks(), []
+    for word in regex.findall(tokenizer._PIECES, text):
         parts = [bytes([byte]) for byte in word.encode()]
         while len(parts) > 1:
             rank, k = min((ranks.get(parts[k] + parts[k + 1], 1 << 30), k) for k in range(len(parts) - 1))
@@ -259,7 +251,7 @@ def cases() -> list[Case]:
         Case("sudoku, 30 clues", samples(replace(pool, clues=30)), lambda: plain_sudoku_image(*board, 30), 50_000),
         Case("countdown", samples(Countdown()), plain_countdown, 20_000),
         Case("decision-tree, 101 points", samples(DecisionTree()), plain_decision_tree, 5_000),
-        Case("language, MB of BPE", lambda _: len(bpe.encode(text)) and megabytes, lambda: plain_bpe(part), 8,
+        Case("language, MB of BPE", lambda _: len(tokenizer.encode(text)) and megabytes, lambda: plain_bpe(part), 8,
              len(part.encode()) / 1e6),
     ]  # fmt: skip
     measured = {case.name.partition(",")[0] for case in known}

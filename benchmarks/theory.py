@@ -21,7 +21,7 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before numpy
 import numpy as np
 
 from looped import theory
-from looped.files import save_json
+from looped.utils.files import save_json
 
 ROUNDS = 3
 

@@ -5,7 +5,7 @@ import signal
 
 import torch
 
-from looped.files import cache_folder
+from looped.utils.files import cache_folder
 
 # Tests have cache folders of their own, but need not compile every generator once more for each.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder() / "numba"))

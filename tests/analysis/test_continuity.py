@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from looped.analysis import Network, measure_continuity, precise_twin
 from looped.analysis.continuity import _modulus_rows
-from looped.analysis.moduli import Cases, Found, _Probe, _search, unit
 from looped.analysis.network import exact_products
+from looped.analysis.network_moduli import Cases, Found, _Probe, _search, unit
 from looped.models import build_model
 from tests.analysis.cases import QUICK, mixing_model
 from tests.models.cases import BLOCKS, CAUSAL, GATED, SPECS, TOKENS, examples, label, scattered, small

@@ -6,9 +6,9 @@ import torch
 
 from looped.analysis import look_inside, modulation
 from looped.config import ModelConfig
-from looped.errors import InputError
 from looped.models import build_model
 from looped.tasks import EditDistance
+from looped.utils.errors import InputError
 
 TASK = EditDistance(length=4)
 INPUTS = TASK.sample(0, "test", range(3)).inputs

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +10,12 @@ import torch
 
 from looped.analysis import measure_continuity, precise_twin
 from looped.analysis.network import exact_products
-from looped.errors import InputError
 from looped.models import build_model
 from looped.tasks import Spec
+from looped.utils.errors import InputError
 from tests.analysis.cases import QUICK, mixing_model
 from tests.models.cases import BLOCKS, CAUSAL, SPECS, VECTORS, examples, label, scattered, small
+from tests.paths import ROOT
 
 
 def numbers(result) -> np.ndarray:
@@ -191,7 +191,7 @@ def test_a_standard_model_has_one_loop():
 
 
 def test_the_example_of_the_documentation_runs():
-    text = (Path(__file__).parents[2] / "docs" / "continuity.md").read_text()
+    text = (ROOT / "docs" / "continuity.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     names = {}
     exec(example, names)

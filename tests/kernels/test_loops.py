@@ -16,7 +16,7 @@ from tests.kernels.test_cross_entropy import LargestTensor
 
 pytest.importorskip("triton")
 
-from looped.kernels import triton_loops, triton_products
+from looped.kernels import triton_loops, triton_weight_grads
 from looped.kernels.triton_loops import LoopPlan, fused_loops
 from looped.models.fused import FusedLoops
 
@@ -79,7 +79,7 @@ def test_remat_of_long_sequences():
 @pytest.mark.parametrize("remat", [0, 2])
 @pytest.mark.parametrize("growth_limit", [None, 1.01])
 def test_operands_of_few_loops_fit_at_once(monkeypatch, remat, growth_limit):
-    monkeypatch.setattr(triton_products, "OPERAND_BYTES", 1)
+    monkeypatch.setattr(triton_weight_grads, "OPERAND_BYTES", 1)
     check(Case(seq_len=3, dim=24, num_loops=4, read=(0, 3), num_layers=2, remat=remat, growth_limit=growth_limit))
 
 

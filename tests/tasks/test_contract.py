@@ -7,14 +7,14 @@ they were not kept apart by content.
 import json
 import re
 from dataclasses import FrozenInstanceError, asdict, fields
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from looped.data import fingerprint
-from looped.errors import InputError
 from looped.tasks import SPLITS, TASKS, task_class
+from looped.tasks.datasets import fingerprint
+from looped.utils.errors import InputError
+from tests.paths import ROOT
 
 SMALL = {
     "edit-distance": [{"length": 4, "alphabet": 2, "min_letters": 1, "max_letters": 2}],
@@ -37,7 +37,7 @@ LABELS = {
 
 # The test sets of the tables, as the documentation states them. Another hash means other data, and so other numbers
 # than those reported before.
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "tasks.md"
+DOCUMENTATION = ROOT / "docs" / "tasks.md"
 TEST_SETS = dict(re.findall(r"^\| `([a-z-]+)` \| `([0-9a-f]{64})` \|$", DOCUMENTATION.read_text(), re.MULTILINE))
 NOT_PINNED = {"language", "decision-tree"}
 

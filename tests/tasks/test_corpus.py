@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looped.errors import InputError
-from looped.tasks import bpe, corpus
-from looped.tasks.language import Language
+from looped.tasks.language import corpus, tokenizer
+from looped.tasks.language.task import Language
+from looped.utils.errors import InputError
 from tests.tasks.conftest import PROSE
 
 
@@ -45,7 +45,7 @@ class TestCorpus:
     @pytest.mark.parametrize("block", [16, 100, 1000, 1 << 20])
     def test_blocks_give_the_tokens_of_the_whole(self, prose, block, monkeypatch):
         monkeypatch.setattr(corpus, "BLOCK", block)
-        assert whole(str(prose)).tolist() == bpe.encode(prose.read_text(encoding="utf-8")).tolist()
+        assert whole(str(prose)).tolist() == tokenizer.encode(prose.read_text(encoding="utf-8")).tolist()
 
     @pytest.mark.parametrize("block", [7, 12, 1 << 20])
     def test_end_of_text_stands_between_articles(self, tmp_path, block, monkeypatch):
@@ -54,22 +54,29 @@ class TestCorpus:
         path.write_text("One\n\nfirst.\n\x1e\nTwo\n\nsecond.\n\x1e\nThree\n")
         expected = []
         for article in ("One\n\nfirst.", "Two\n\nsecond.", "Three\n"):
-            expected += [*bpe.encode(article).tolist(), 50256]
+            expected += [*tokenizer.encode(article).tolist(), 50256]
         assert whole(str(path)).tolist() == expected[:-1]
 
     def test_end_of_text_after_every_line(self, tmp_path):
         path = tmp_path / "lines.txt"
         path.write_text("one\n\ntwo")
-        expected = [*bpe.encode("one\n"), 50256, *bpe.encode("\n"), 50256, *bpe.encode("two\n"), 50256]
+        expected = [
+            *tokenizer.encode("one\n"),
+            50256,
+            *tokenizer.encode("\n"),
+            50256,
+            *tokenizer.encode("two\n"),
+            50256,
+        ]
         assert whole(str(path), end_of_text="line").tolist() == expected
 
     def test_several_files_are_one_text(self, tmp_path):
         for name, text in (("train-0", "zero"), ("train-1", "one\n"), ("valid", "held\n"), ("test", "out\n")):
             (tmp_path / f"{name}.txt").write_text(text)
         task = Language(text=str(tmp_path))
-        assert bpe.decode(task.tokens("train").tolist()) == "zero<|endoftext|>one\n"
-        assert bpe.decode(task.tokens("validation").tolist()) == "held\n"
-        assert bpe.decode(task.tokens("test").tolist()) == "out\n"
+        assert tokenizer.decode(task.tokens("train").tolist()) == "zero<|endoftext|>one\n"
+        assert tokenizer.decode(task.tokens("validation").tolist()) == "held\n"
+        assert tokenizer.decode(task.tokens("test").tolist()) == "out\n"
 
     def test_zstd_and_parquet_hold_the_same(self, prose, tmp_path):
         zstandard, arrow = pytest.importorskip("zstandard"), pytest.importorskip("pyarrow")
@@ -114,7 +121,7 @@ class TestCorpus:
 
         monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
         task = Language(text="hf:someone/text:plain")
-        assert bpe.decode(task.tokens("test").tolist()) == "test row\n\nanother\n"
+        assert tokenizer.decode(task.tokens("test").tolist()) == "test row\n\nanother\n"
         monkeypatch.setitem(sys.modules, "datasets", None)
         with pytest.raises(InputError, match="pip install datasets"):
             Language(text="hf:someone/other:plain").tokens("test")
@@ -134,21 +141,21 @@ class TestCorpus:
         monkeypatch.setattr(corpus, "_encode_block", then)
         task.tokens("train")
         assert [call.args[0] for call in then.call_args_list] == blocks[4:] != []
-        assert whole(str(prose)).tolist() == bpe.encode(prose.read_text(encoding="utf-8")).tolist()
+        assert whole(str(prose)).tolist() == tokenizer.encode(prose.read_text(encoding="utf-8")).tolist()
         assert {path.suffix for path in own_cache.glob("tokens/*")} == {".bin", ".lock"}
 
     def test_text_that_changed_is_encoded_again(self, prose):
         for number, text in enumerate(("something else\n", "something more\n")):  # of the same length
             prose.write_text(text)
             os.utime(prose, (number, number))
-            assert bpe.decode(whole(str(prose)).tolist()) == text
+            assert tokenizer.decode(whole(str(prose)).tolist()) == text
 
     def test_threads_that_come_at_once_get_the_same(self, prose, monkeypatch):
         monkeypatch.setattr(corpus, "BLOCK", 1000)
         with ThreadPoolExecutor(4) as pool:
             rows = list(pool.map(lambda _: Language(text=str(prose)).tokens("train").tolist(), range(4)))
         assert rows[0] == rows[1] == rows[2] == rows[3]
-        assert bpe.encode(prose.read_text(encoding="utf-8")).tolist()[: len(rows[0])] == rows[0]
+        assert tokenizer.encode(prose.read_text(encoding="utf-8")).tolist()[: len(rows[0])] == rows[0]
 
     def test_a_disk_without_room(self, prose, own_cache):
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -159,7 +166,7 @@ class TestCorpus:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert not list(own_cache.glob("tokens/*.bin"))
-        assert whole(str(prose)).tolist() == bpe.encode(prose.read_text(encoding="utf-8")).tolist()
+        assert whole(str(prose)).tolist() == tokenizer.encode(prose.read_text(encoding="utf-8")).tolist()
 
     def test_what_cannot_be_read(self, tmp_path, prose):
         files = {
@@ -217,7 +224,7 @@ class TestCorpus:
         task = Language(text=str(tmp_path))
         halves = [task.tokens(split) for split in ("validation", "test")]
         assert abs(len(halves[0]) - len(halves[1])) <= 1
-        assert np.concatenate(halves).tolist() == bpe.encode((tmp_path / "valid.txt").read_text()).tolist()
+        assert np.concatenate(halves).tolist() == tokenizer.encode((tmp_path / "valid.txt").read_text()).tolist()
 
     @pytest.mark.parametrize(
         ("train", "valid", "test"),
@@ -264,8 +271,8 @@ class TestCorpus:
     def test_letters_in_capitals_are_read_alike(self, tmp_path):
         zstandard = pytest.importorskip("zstandard")
         (tmp_path / "TEXT.TXT.ZST").write_bytes(zstandard.compress(PROSE.encode()))
-        assert whole(str(tmp_path / "TEXT.TXT.ZST")).tolist() == bpe.encode(PROSE).tolist()
-        assert whole(str(tmp_path)).tolist() == bpe.encode(PROSE).tolist()
+        assert whole(str(tmp_path / "TEXT.TXT.ZST")).tolist() == tokenizer.encode(PROSE).tolist()
+        assert whole(str(tmp_path)).tolist() == tokenizer.encode(PROSE).tolist()
 
 
 class TestSuppliedData:
@@ -278,8 +285,8 @@ class TestSuppliedData:
         pytest.importorskip("zstandard")
         path = supplied("enwiki2015", "valid.txt.zst")
         tokens = whole(str(path))
-        assert (tokens == bpe.END_OF_TEXT).sum() == 249
-        assert bpe.decode(tokens[:3].tolist()).startswith("Sci")
+        assert (tokens == tokenizer.END_OF_TEXT).sum() == 249
+        assert tokenizer.decode(tokens[:3].tolist()).startswith("Sci")
 
 
 @given(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looped.errors import InputError
-from looped.tasks.countdown import Countdown, solution_fault
-from looped.tasks.countdown_search import EQUALS, MINUS, OPERATORS, OVER, PLUS, TIMES, ZERO, search
+from looped.tasks.countdown.search import EQUALS, MINUS, OPERATORS, OVER, PLUS, TIMES, ZERO, search
+from looped.tasks.countdown.task import Countdown, solution_fault
+from looped.utils.errors import InputError
 
 PAPER_INPUT = "58 84 48 62 -> 96"
 PAPER_SOLUTION = "62 - 58 = 4, 48 / 4 = 12, 84 + 12 = 96"

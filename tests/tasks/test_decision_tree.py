@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looped.errors import InputError
 from looped.tasks.decision_tree import DecisionTree, tree_value
+from looped.utils.errors import InputError
 
 
 def leaf_of_path(example: dict, x: list[float]) -> float:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looped.errors import InputError
-from looped.tasks import bpe
-from looped.tasks.language import Language
+from looped.tasks.language import tokenizer
+from looped.tasks.language.task import Language
+from looped.utils.errors import InputError
 
 
 class TestWindows:
@@ -79,7 +79,7 @@ class TestWindows:
         assert share == pytest.approx(0.1, abs=0.02)
         replaced = new.targets[old.targets != new.targets]
         assert replaced.min() < 2000
-        assert 48_000 < replaced.max() < bpe.VOCABULARY
+        assert 48_000 < replaced.max() < tokenizer.VOCABULARY
 
     def test_score_is_the_share_of_counted_tokens(self, prose):
         task = Language(text=str(prose), seq_len=20, stride=5)
@@ -91,7 +91,7 @@ class TestWindows:
 
 
 class TestText:
-    @given(st.lists(st.integers(0, bpe.VOCABULARY - 1), min_size=1, max_size=12))
+    @given(st.lists(st.integers(0, tokenizer.VOCABULARY - 1), min_size=1, max_size=12))
     @settings(deadline=None)
     def test_any_tokens_are_read_back(self, tokens):
         task = Language(seq_len=12)
@@ -107,14 +107,14 @@ class TestText:
 
     @pytest.mark.parametrize("text", ["#99999", "#15496", "#1 #99999", "#" + "1" * 5000])
     def test_a_window_that_looks_like_numbers_is_read_back(self, text):
-        tokens = bpe.encode(text)
+        tokens = tokenizer.encode(text)
         task = Language(seq_len=len(tokens))
         assert task.parse(task.render(tokens)).tolist() == tokens.tolist()
 
     def test_examples_verify(self, prose):
         task = Language(text=str(prose), seq_len=8)
         example = task.examples(0, "train", [3])[0]
-        assert bpe.encode("".join((example["text"], example["next"]))).tolist()[2:4] == example["tokens"][2:4]
+        assert tokenizer.encode("".join((example["text"], example["next"]))).tolist()[2:4] == example["tokens"][2:4]
         task.verify(example)
         example["next"] += "!"
         with pytest.raises(InputError, match="expected next"):

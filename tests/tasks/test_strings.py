@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rapidfuzz.distance import LCSseq, Levenshtein
 
-from looped.errors import InputError
 from looped.tasks import EditDistance, LongestCommonSubsequence
-from looped.tasks.alignment import common_subsequences, edit_distances
+from looped.tasks.strings.alignment import common_subsequences, edit_distances
+from looped.utils.errors import InputError
 
 WORDS = st.text("abc", max_size=12)
 PAIRS = st.lists(st.one_of(st.tuples(WORDS, WORDS), WORDS.map(lambda word: (word, word))), min_size=1, max_size=70)

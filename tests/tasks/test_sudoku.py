@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looped.errors import InputError
-from looped.tasks.sudoku import Sudoku
-from looped.tasks.sudoku_draws import content_buckets, draw_images
-from looped.tasks.sudoku_files import read_puzzles
-from looped.tasks.sudoku_reference import all_solutions
-from looped.tasks.sudoku_solver import geometry, solve_boards, workspace
+from looped.tasks.sudoku.exact_cover import all_solutions
+from looped.tasks.sudoku.files import read_puzzles
+from looped.tasks.sudoku.generator import content_buckets, draw_images
+from looped.tasks.sudoku.solver import geometry, solve_boards, workspace
+from looped.tasks.sudoku.task import Sudoku
+from looped.utils.errors import InputError
+from tests.paths import ROOT
 
 PUZZLE = "100503700603008090000009800010000000876100000000006000000000007080907604700060312"
 SOLUTION_4 = "2341142341323214"
@@ -237,7 +238,7 @@ def test_there_are_36_minimal_4x4_puzzles_and_no_split_shares_one():
 
 
 def test_the_4x4_test_split_is_as_small_as_the_documentation_says():
-    text = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
+    text = (ROOT / "docs" / "tasks.md").read_text()
     boards = Sudoku(side=4).sample(0, "test", range(2000)).inputs
     few, more = (len(np.unique(boards[:count], axis=0)) for count in (1000, 2000))
     names = (np.array([0, *order]) for order in permutations(range(1, 5)))

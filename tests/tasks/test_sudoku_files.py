@@ -6,11 +6,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from looped.errors import InputError
-from looped.tasks import sudoku, sudoku_pool
-from looped.tasks.sudoku import Sudoku
-from looped.tasks.sudoku_files import read_puzzles
-from looped.tasks.sudoku_solver import geometry, solve_boards, workspace
+from looped.tasks.sudoku import pool, task
+from looped.tasks.sudoku.files import read_puzzles
+from looped.tasks.sudoku.solver import geometry, solve_boards, workspace
+from looped.tasks.sudoku.task import Sudoku
+from looped.utils.errors import InputError
 
 PUZZLE_4 = "0001102300003000"
 SOLUTION_4 = "2341142341323214"
@@ -20,10 +20,10 @@ SOLUTION_4 = "2341142341323214"
 def empty_cache(tmp_path, monkeypatch):
     """A cache folder of the test's own, and nothing in memory either."""
     monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
-    sudoku_pool.IN_MEMORY.clear()
-    sudoku._pool_places.cache_clear()
+    pool.IN_MEMORY.clear()
+    task._pool_places.cache_clear()
     yield tmp_path / "cache"
-    sudoku_pool.IN_MEMORY.clear()
+    pool.IN_MEMORY.clear()
 
 
 def text(board):
@@ -86,24 +86,24 @@ def test_a_pool_without_a_suited_puzzle_is_said():
 
 
 def test_a_stopped_build_goes_on_and_a_damaged_shard_is_made_again(empty_cache, monkeypatch):
-    task, make = Sudoku(pool=2500, augment=False), sudoku_pool.make_shard
+    task, make = Sudoku(pool=2500, augment=False), pool.make_shard
 
     def make_the_first(split, number):
         if number > 0:
             raise KeyboardInterrupt
         return make(split, number)
 
-    monkeypatch.setattr(sudoku_pool, "make_shard", make_the_first)
+    monkeypatch.setattr(pool, "make_shard", make_the_first)
     with pytest.raises(KeyboardInterrupt):
         task.sample(0, "train", range(0, 2500, 50))
-    sudoku_pool.IN_MEMORY.clear()
+    pool.IN_MEMORY.clear()
     shards = sorted(empty_cache.rglob("train-*.npz"))
     assert [path.name for path in shards] == ["train-00000.npz"]
     then = Mock(wraps=make)
-    monkeypatch.setattr(sudoku_pool, "make_shard", then)
+    monkeypatch.setattr(pool, "make_shard", then)
     whole = task.sample(0, "train", range(0, 2500, 50))
     assert sorted(call.args for call in then.call_args_list) == [("train", 1), ("train", 2)]
-    sudoku_pool.IN_MEMORY.clear()
+    pool.IN_MEMORY.clear()
     shards[0].write_bytes(shards[0].read_bytes()[:1000])
     assert (task.sample(0, "train", range(0, 2500, 50)).inputs == whole.inputs).all()
     assert shards[0].stat().st_size > 1000
@@ -113,7 +113,7 @@ def test_a_stopped_build_goes_on_and_a_damaged_shard_is_made_again(empty_cache, 
 def test_a_cache_that_cannot_be_written_is_said(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("in the way")
     monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
-    sudoku_pool.IN_MEMORY.clear()
+    pool.IN_MEMORY.clear()
     with pytest.raises(InputError, match=r"cannot write .*cache"):
         Sudoku().sample(0, "train", range(1))
     assert len(Sudoku(side=4).sample(0, "test", range(3)).inputs) == 3  # needs none

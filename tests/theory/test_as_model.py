@@ -10,7 +10,7 @@ import torch
 
 import looped
 from looped import InputError, theory
-from looped.theory.ids import Grid
+from looped.theory.grid import Grid
 
 
 def square(x):

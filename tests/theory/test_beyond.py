@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from looped import InputError, theory
-from looped.theory.engine import Engine
-from looped.theory.lengths import approximate_any_length
-from looped.theory.streams import parallel_stream_memorizer, stream_memorizer
+from looped.theory.constructions.any_length import approximate_any_length
+from looped.theory.engine.engine import Engine
+from looped.theory.lemmas.streams import parallel_stream_memorizer, stream_memorizer
 from tests.theory.oracle import all_cells, label, points
 
 F = Fraction

@@ -9,20 +9,11 @@ import numpy as np
 import pytest
 
 from looped import InputError, theory
-from looped.theory.block import paper_block
-from looped.theory.engine import Engine
-from looped.theory.ids import Grid, fill, labels_by_id, paper_id, tabulate
-from looped.theory.lean import sharpness
-from tests.theory.oracle import (
-    all_cells,
-    interpolate,
-    label,
-    others_number,
-    paper_number,
-    points,
-    rough,
-    rounded,
-)
+from looped.theory.constructions.lean import sharpness
+from looped.theory.constructions.paper import paper_block
+from looped.theory.engine.engine import Engine
+from looped.theory.grid import Grid, fill, labels_by_id, paper_id, tabulate
+from tests.theory.oracle import all_cells, interpolate, label, others_number, paper_number, points, rough, rounded
 
 F = Fraction
 Q = 4

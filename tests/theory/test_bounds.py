@@ -21,8 +21,8 @@ from looped.theory.bounds import (
     printed_terms,
     theorem_right_side,
 )
-from looped.theory.functions import FUNCTIONS
-from looped.theory.ids import Grid
+from looped.theory.grid import Grid
+from looped.theory.targets import FUNCTIONS
 from tests.theory.oracle import paper_number
 
 

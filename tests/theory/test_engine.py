@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from looped import theory
-from looped.theory.engine import Engine
-from looped.theory.exact import FeedForward, Form, Head, LoopedNetwork, row
+from looped.theory.engine.engine import Engine
+from looped.theory.network import FeedForward, Form, Head, LoopedNetwork, row
+from tests.paths import ROOT
 
 F = Fraction
 
@@ -253,7 +253,7 @@ def test_modulation_must_have_one_entry_per_loop():
 
 
 def test_the_documented_costs_are_those_that_were_measured():
-    root = Path(__file__).parents[2]
+    root = ROOT
     newest = max((root / "benchmarks" / "results").glob("theory-cpu-*.json"))
     cost = {
         (one["ids"], one["inputs"], one["batch"]): one["ms_per_input"] for one in json.loads(newest.read_text())["rows"]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looped.theory.exact import FeedForward, Form, row
 from looped.theory.gadgets import Pulse, hat, rect, shift_left, step
+from looped.theory.network import FeedForward, Form, row
 
 NUMBERS = st.fractions(min_value=-4, max_value=4, max_denominator=64)
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from looped import InputError, theory
-from looped.theory.contextual import FAULTS as context_faults
-from looped.theory.contextual import contextual_map
-from looped.theory.lengths import approximate_any_length
-from looped.theory.memorizer import FAULTS as memory_faults
-from looped.theory.memorizer import MODULATED_FAULTS, bit_extraction, bits_memorizer, modulated_memorizer
-from looped.theory.quantizer import FAULTS as quantizer_faults
-from looped.theory.quantizer import quantizer
+from looped.theory.constructions.any_length import approximate_any_length
+from looped.theory.lemmas.contextual import FAULTS as context_faults
+from looped.theory.lemmas.contextual import contextual_map
+from looped.theory.lemmas.memorizer import FAULTS as memory_faults
+from looped.theory.lemmas.memorizer import MODULATED_FAULTS, bit_extraction, bits_memorizer, modulated_memorizer
+from looped.theory.lemmas.quantizer import FAULTS as quantizer_faults
+from looped.theory.lemmas.quantizer import quantizer
 from looped.theory.report import report
 
 

@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from looped.theory.ids import Grid, fill, labels_by_id, largest_jump, paper_id, printed_fill, tabulate
+from looped.theory.grid import Grid, fill, labels_by_id, largest_jump, paper_id, printed_fill, tabulate
 from tests.theory.oracle import rough
 
 

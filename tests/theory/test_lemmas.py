@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looped.theory.contextual import contextual_map
-from looped.theory.memorizer import bit_extraction, bits_memorizer, minimal_modulated_memorizer, modulated_memorizer
-from looped.theory.quantizer import quantizer
-from looped.theory.streams import Grouping, sqrt_memorizer, stream_memorizer
+from looped.theory.lemmas.contextual import contextual_map
+from looped.theory.lemmas.memorizer import (
+    bit_extraction,
+    bits_memorizer,
+    minimal_modulated_memorizer,
+    modulated_memorizer,
+)
+from looped.theory.lemmas.quantizer import quantizer
+from looped.theory.lemmas.streams import Grouping, sqrt_memorizer, stream_memorizer
 
 F = Fraction
 

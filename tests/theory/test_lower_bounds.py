@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from looped import theory
-from looped.theory.bounds import (
-    loops_needed,
-)
+from looped.theory.bounds import loops_needed
 
 
 def test_bits_needed_are_those_that_tell_all_tables_apart():

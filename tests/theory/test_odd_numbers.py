@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from looped import InputError, theory
-from looped.theory.lengths import approximate_any_length
+from looped.theory.constructions.any_length import approximate_any_length
 
 BEYOND = 10**400
 ARRAYS = [np.array([0.1, 0.2]), np.array(2.0), np.ones((2, 2)), torch.tensor([0.1, 0.2]), torch.ones(2, 2), [0.5]]

@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
-from looped.errors import InputError
 from looped.training import checkpoint
 from looped.training.checkpoint import Checkpoint, load_checkpoint, load_newest, save_checkpoint
+from looped.utils.errors import InputError
 from tests.training.conftest import damage
 
 

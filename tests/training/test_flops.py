@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from looped.models import build_model
 from looped.tasks import DecisionTree, EditDistance
-from looped.training.data import batch_at
+from looped.training.batches import batch_at
 from looped.training.flops import estimated_flops, training_flops
-from looped.training.objective import objective, to_device
+from looped.training.loss import objective, to_device
 from looped.training.schedules import loops_at, size_at, stages
 from looped.training.trainer import train
 from tests.training.conftest import tiny

@@ -11,7 +11,7 @@ from looped.config import ModelConfig
 from looped.models import build_model
 from looped.tasks import EditDistance
 from looped.tasks.decision_tree import DecisionTree
-from looped.tasks.language import Language
+from looped.tasks.language.task import Language
 from looped.training import train
 from looped.training.evaluation import EVALUATION_SEED, evaluate
 from looped.training.trainer import Diverged, Trainer

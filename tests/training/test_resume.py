@@ -15,12 +15,12 @@ import torch
 
 import looped
 from looped.config import RunConfig
-from looped.errors import InputError
 from looped.recipes import recipe
 from looped.tasks import Language
 from looped.training import evaluation
-from looped.training.folder import RunFolder
+from looped.training.run_folder import RunFolder
 from looped.training.trainer import Interrupted, Trainer, run_weights, train
+from looped.utils.errors import InputError
 from tests.training.conftest import damage, tiny
 
 LONG = {

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looped.models import build_model
-from looped.training.data import batch_at
-from looped.training.objective import to_device
+from looped.training.batches import batch_at
+from looped.training.loss import to_device
 from looped.training.optim import SpikeGuard
-from looped.training.stepper import Stepper
+from looped.training.step import Stepper
 from looped.training.trainer import Diverged, Trainer
 from tests.training.conftest import tiny
 

@@ -1,7 +1,0 @@
-"""`python -m looped.cli`."""
-
-import sys
-
-from looped.cli import main
-
-sys.exit(main())

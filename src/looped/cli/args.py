@@ -1,0 +1,145 @@
+"""Flags to dataclasses with tyro, which only this package knows, and its complaints in one line."""
+
+import contextlib
+import errno
+import io
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import tyro
+
+from looped.utils.errors import InputError, require, require_one_of
+from looped.utils.files import is_stream, writing
+
+Parsed = TypeVar("Parsed")
+
+# tyro adds every default to its help by itself: ours says what None stands for, as (None: ...), and no more.
+JSON_HELP = "print one JSON object"
+AnyRun = Annotated[
+    tyro.conf.Positional[str],
+    tyro.conf.arg(
+        help="folder of a trained run, a name that looped models lists, or a task, which stands for its best shipped "
+        "model"
+    ),
+]
+
+# What is said of text that is not a number in tyro's complaint about a flag, and by us. (Lists are of numbers, and
+# only the flag's help, which follows, tells of which.)
+_NOT_A_NUMBER = {
+    re.compile(r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\].*\[INT"): "whole numbers",
+    re.compile(r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\].*\[FLOAT"): "numbers",
+    re.compile(r"Error parsing (\S+):.* invalid literal for int\(\) with base 10: ('.*?')"): "a whole number",
+    re.compile(r"Error parsing (\S+):.* could not convert string to float: ('.*?')"): "a number",
+}
+
+
+def leading_name(arguments: list[str], what: str, known: Iterable[str], usage: str) -> tuple[str, list[str]]:
+    """The word that a verb starts with, and the rest; asked for help instead, list the words and end."""
+    known = list(known)
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(f"usage: {usage}\n\n{what.upper()} is one of {', '.join(known)}")
+        raise SystemExit(0)
+    if not arguments or arguments[0].startswith("-"):
+        raise InputError(f"expected a {what} first, one of {', '.join(known)} ({usage})")
+    require_one_of(what, arguments[0], known)
+    return arguments[0], arguments[1:]
+
+
+def peek(arguments: Sequence[str], flag: str) -> str | None:
+    """The value of a flag that decides what the other flags' defaults are; the last one counts, as with any flag."""
+    found = None
+    for place, argument in enumerate(arguments):
+        if argument == flag and place + 1 < len(arguments):
+            found = arguments[place + 1]
+        if argument.startswith(f"{flag}="):
+            found = argument.partition("=")[2]
+    return found
+
+
+def parse(command: type[Parsed], arguments: Sequence[str], program: str) -> Parsed:
+    """Flags as a dataclass. tyro draws its complaints in a box; ours are one line."""
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(command, args=arguments, prog=program)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise InputError(_one_line(complaint.getvalue(), program)) from None
+
+
+def _one_line(box: str, program: str) -> str:
+    """The text of tyro's box, and the first flag it suggests.
+
+    The box has sections between rules: the text, suggestions, a pointer to the help. Where the terminal has no box
+    characters, the title is one more section in front.
+    """
+    sections: list[list[str]] = [[]]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)  # tyro colours its box on a terminal
+    for line in (line.strip("│ ") for line in plain.splitlines()):
+        if line and not line.strip("─-╭╮╰╯"):
+            sections.append([])
+        elif line and not line.startswith("╭"):
+            sections[-1].append(line)
+    text, *rest = sections if "╭" in plain else sections[1:]
+    near = [match.group() for lines in rest for line in lines if (match := re.match(r"--[\w.-]+", line))]
+    if near and text[0].startswith("Unrecognized"):
+        return f"{' '.join(text)}; did you mean {near[0]}?"
+    # What a config says of its own fields needs no word of tyro's in front.
+    complaint = re.sub(r"^Error parsing \w+: ", "", " ".join(text))
+    for pattern, expected in _NOT_A_NUMBER.items():
+        if found := pattern.match(" ".join(line for lines in (text, *rest) for line in lines)):
+            complaint = f"{found[1]}: expected {expected}, got {found[2]}"
+    return f"{complaint} ({program} --help lists all flags)"
+
+
+def require_svg(path: Path | None) -> None:
+    """That a picture, if one is asked for, can be written there as what it is."""
+    expected = path is None or path.suffix.lower() == ".svg"
+    require(expected, f"expected a picture's file that ends in .svg, got {str(path)!r}")
+    require_writable(path)
+
+
+def require_writable(path: Path | None) -> None:
+    """That a file, if one is asked for, can be made there: said before the work whose result it gets."""
+    if path is None:
+        return
+    with writing(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if is_stream(path):
+            return
+        there = next(folder for folder in Path(os.path.realpath(path)).parents if folder.exists())
+        with tempfile.TemporaryFile(dir=there):  # permissions alone do not tell, so it is tried
+            pass
+
+
+def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Lines of a table whose columns are set to the left (<) or to the right (>)."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = ([f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True)] for row in rows)
+    return ["  ".join(line).rstrip() for line in cells]
+
+
+def show(value: Any, text: str, *, as_json: bool) -> None:
+    """A result on standard output: the text, or one JSON object."""
+    print(json_text(value) if as_json else text)
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON, in which NaN and infinity are null."""
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,120 @@
+"""`looped inspect RUN`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from looped.cli.args import AnyRun, aligned, parse, require_svg, show
+from looped.utils.text import plural
+from looped.utils.types import Device
+
+SHOWN_ROWS = 16
+
+
+@dataclass(frozen=True)
+class InspectCommand:
+    """Look inside a trained run, loop by loop: its answers, its state, its continuity, its modulation."""
+
+    run: AnyRun
+    size: int = 16
+    """how many test examples are looked at"""
+    loops: int | None = None
+    """loops to run (None: the trained number)"""
+    svg: Path | None = None
+    """file to write a picture of it to"""
+    device: Device = "auto"
+    """where to compute"""
+    json: bool = False
+    """print one JSON object"""
+
+
+def inspect(arguments: list[str]) -> None:
+    command = parse(InspectCommand, arguments, "looped inspect")
+    require_svg(command.svg)
+
+    from looped.analysis import look_inside
+    from looped.inference.shipping import load
+    from looped.models.engines import choose_device
+    from looped.training import evaluate
+    from looped.training.evaluation import EVALUATION_SEED, held_out
+    from looped.training.schedules import trained_size
+    from looped.utils.files import save_text
+
+    run = load(command.run, choose_device(command.device))
+    example_size = trained_size(run.config)
+    size = held_out(run.task, "test", command.size, example_size)
+    batch = run.task.sample(EVALUATION_SEED, "test", range(size), example_size)
+    found = look_inside(run.model, batch.inputs, num_loops=command.loops)
+    loops = range(1, found["num_loops"] + 1)
+    answers = evaluate(run.model, run.task, "test", size, loops, example_size=example_size)
+    metric = run.task.metric
+    for row, answer in zip(found["rows"], answers["rows"], strict=True):
+        row[metric] = answer[metric]
+    about = {"run": run.name, "task": run.task.name, "step": run.step, "metric": metric, **found}
+    if command.svg is not None:
+        save_text(command.svg, picture(about))
+    show(about, _table(about), as_json=command.json)
+
+
+def _table(about: dict[str, Any]) -> str:
+    """Some of the loops, the first and the last among them."""
+    rows, metric = about["rows"], about["metric"]
+    names = about["modulated"]
+    step = -(-len(rows) // SHOWN_ROWS)
+    chosen = [row for row in rows if row["loop"] == 1 or row["loop"] % step == 0 or row is rows[-1]]
+    heads = ["loop", "state", "change", "continuity", metric, *names]
+    lines = [[f"{row['loop']}", *map(_short, _numbers(row, metric, names))] for row in chosen]
+    trained = plural(about["trained_loops"], "loop")
+    title = f"{about['run']}: {about['task']}, {about['num_examples']} test examples, trained with {trained}"
+    table = aligned([heads, *lines], ">" * len(heads))
+    shown = {"state", "change", "continuity", *(["modulation"] if names else [])}
+    meanings = (f"{name}: {text}" for name, text in about["definitions"].items() if name in shown)
+    return "\n".join([title, *table, *meanings])
+
+
+def _numbers(row: dict[str, Any], metric: str, names: list[str]) -> list[float]:
+    return [
+        *(row[name] for name in ("state", "change", "continuity", metric)),
+        *(row["modulation"][name]["rms"] for name in names),
+    ]
+
+
+def _short(number: float) -> str:
+    return f"{number:.3g}" if 1e-3 <= abs(number) < 1e5 or number == 0 else f"{number:.1e}"
+
+
+def picture(about: dict[str, Any]) -> str:
+    """The same as charts: answers, state and change, continuity, and modulation where there is one.
+
+    One legend serves all of them, so no colour comes twice in it. A line that is alone in its chart is in no legend.
+    """
+    from looped.experiments.report.cells import measure_named
+    from looped.viz.plots import INK, PALETTE, Lines, Series, draw
+
+    rows, measure = about["rows"], measure_named(about["metric"])
+    loops = [row["loop"] for row in rows]
+    trained = (about["trained_loops"],) if about["trained_loops"] < len(rows) else ()
+
+    def line(label: str, place: int, values: list[float]) -> Series:
+        return Series(label, PALETTE[place], loops, values, style="line")
+
+    def alone(name: str) -> Series:
+        return Series("", INK, loops, [row[name] for row in rows], style="line")
+
+    def chart(title: str, y_label: str, *series: Series, **options: Any) -> Lines:
+        return Lines(title, "loop", y_label, series, marks=trained, **options)
+
+    sizes = [line(name, place, [row[name] for row in rows]) for place, name in enumerate(("state", "change"))]
+    charts = [
+        chart("Answers", measure.label, alone(about["metric"]), y_range=measure.axis),
+        chart("Size of the state, and its change as a share", "root mean square", *sizes, y_scale="log"),
+        chart("What a small change of the input becomes", "continuity coefficient", alone("continuity"), y_scale="log"),
+    ]  # fmt: skip
+    told = "answers, state and continuity"
+    if about["modulated"]:
+        tables = {name: [row["modulation"][name]["rms"] for row in rows] for name in about["modulated"]}
+        lines = [line(name, place, values) for place, (name, values) in enumerate(tables.items(), start=len(sizes))]
+        charts.append(chart("Modulation", "root mean square", *lines))
+        told = "answers, state, continuity and modulation"
+    alt = f"{about['run']} from inside: {told} after each of {len(rows)} loops"
+    return draw(charts, "inside", alt, columns=2 if len(charts) == 4 else 3) + "\n"

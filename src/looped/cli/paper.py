@@ -1,0 +1,279 @@
+"""`looped paper list|run|status|collect|report`."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from looped.cli.args import aligned, leading_name, parse, show
+from looped.utils.errors import InputError, require
+from looped.utils.files import in_the_way
+
+if TYPE_CHECKING:
+    from looped.experiments.records import Record
+    from looped.experiments.spec import Experiment
+
+
+DEFAULT_SCALE = "laptop"
+
+
+@dataclass(frozen=True)
+class Command:
+    """What every verb takes."""
+
+    experiments: tyro.conf.Positional[tuple[str, ...]] = ()
+    """which ones (none given: all; looped paper list names them)"""
+    cells: tuple[str, ...] = ()
+    """only the cells that fit these patterns of ROW:COLUMN, such as 'ED40:*' or '*:timestep*'"""
+    json: bool = False
+    """print one JSON object"""
+
+
+@dataclass(frozen=True)
+class ListCommand(Command):
+    """The experiments, and the work they are."""
+
+    scale: str = DEFAULT_SCALE
+    """smoke, laptop, gpu or paper"""
+
+
+@dataclass(frozen=True)
+class FoldersCommand(Command):
+    """What every verb takes that looks at runs."""
+
+    root: Path = Path("runs")
+    """folder of the runs"""
+    results: Path = Path("results")
+    """folder of collected records, one file per run"""
+
+
+@dataclass(frozen=True)
+class StatusCommand(FoldersCommand):
+    """How far each cell is."""
+
+    scale: str = DEFAULT_SCALE
+    """smoke, laptop, gpu or paper"""
+    seeds: int = 1
+    """seeds of every cell: 0, 1, ..."""
+
+
+@dataclass(frozen=True)
+class RunCommand(StatusCommand):
+    """Train and test what is missing; stopped anywhere, the same command goes on."""
+
+    experiments: tyro.conf.Positional[tuple[str, ...]] = ()
+    """which ones, at least one (looped paper list names them)"""
+    workers: int | None = None
+    """runs at a time (None: one per GPU, or one per core)"""
+    again: bool = False
+    """train here also what only the collected records know of"""
+    minutes: float | None = None
+    """stop cleanly after this long; the same command goes on"""
+
+
+@dataclass(frozen=True)
+class CollectCommand(FoldersCommand):
+    """Copy the records of finished runs into the folder of results."""
+
+    scale: str | None = None
+    """smoke, laptop, gpu or paper (None: laptop where experiments or cells are named, or else every one)"""
+    replace: bool = False
+    """put new records in the place of different ones of the same run"""
+
+
+@dataclass(frozen=True)
+class ReportCommand(FoldersCommand):
+    """Write the page of what was measured, beside the paper's numbers."""
+
+    scale: str | None = None
+    """smoke, laptop, gpu or paper (None: laptop where cells are named, or else every one that has results, but smoke
+    only where no other has any)"""
+    out: Path = Path("report")
+    """folder of the report"""
+    readme: Path | None = None
+    """also put the table of the one experiment between the marks of this README"""
+
+
+def paper(arguments: list[str]) -> None:
+    verb, rest = leading_name(arguments, "verb", VERBS, "looped paper VERB --help")
+    kind, carry_out = VERBS[verb]
+    command = parse(kind, rest, f"looped paper {verb}")
+    for name, place in vars(command).items():
+        if name in ("root", "results", "out") and (found := in_the_way(place)) is not None:
+            what, where = found
+            raise InputError(f"--{name} must be a folder, got the {what} {where}")
+    carry_out(command)
+
+
+def _chosen(command: Command, scale: str) -> "list[Experiment]":
+    """The experiments of a command, or all of them, with the cells that were asked for."""
+    from looped.experiments.tables import EXPERIMENTS, experiment
+
+    made = [experiment(name, scale) for name in dict.fromkeys(command.experiments or EXPERIMENTS)]
+    require(
+        not command.cells or len(made) == 1,
+        f"--cells goes with one experiment: expected its name first, got {' '.join(command.experiments) or 'none'}",
+    )
+    return [one.select(command.cells) for one in made]
+
+
+def _list(command: ListCommand) -> None:
+    listed = _chosen(command, command.scale)
+    if command.json:
+        show({"experiments": [one.to_json() for one in listed]}, "", as_json=True)
+        return
+
+    from looped.experiments.scales import estimated_seconds
+
+    rows = [("id", "cells", "runs", "work", "title")]
+    for one in listed:
+        configs = one.configs()
+        seconds = sum(estimated_seconds(config, one.scale) for config in configs)
+        rows.append((one.id, str(len(one.cells)), str(len(configs)), _duration(seconds), one.title))
+    lines = aligned(rows, "<>>><")
+    on = "one CPU core" if listed[0].scale in ("smoke", "laptop") else "one H200"
+    note = f"\nscale {listed[0].scale}; work: training on {on}, computed from its operations and a measured speed"
+    print("\n".join([*lines, note]))
+
+
+def _duration(seconds: float) -> str:
+    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def _run(command: RunCommand) -> None:
+    from looped.experiments.records import load_records
+    from looped.experiments.runner import CellsFailed, run_experiment
+    from looped.experiments.tables import EXPERIMENTS
+
+    require(bool(command.experiments), f"expected an experiment to run, one of {', '.join(EXPERIMENTS)}, or several")
+    chosen, started = _chosen(command, command.scale), time.monotonic()
+    failures: list[str] = []
+    for experiment in chosen:
+        try:
+            finished = run_experiment(
+                experiment,
+                command.root,
+                results=None if command.again else command.results,
+                num_seeds=command.seeds,
+                num_workers=command.workers,
+                minutes=command.minutes,
+                started=started,
+            )
+        except CellsFailed as error:  # told at the end: the other experiments may be as good as ever
+            failures.append(str(error) if len(chosen) == 1 else f"{experiment.id}: {error}")
+            continue
+        if not finished:
+            break
+    require(not failures, "; ".join(failures))
+    _show_status(command, chosen, load_records(command.results, command.root))
+
+
+def _status(command: StatusCommand) -> None:
+    from looped.experiments.records import load_records
+
+    known = load_records(command.results, command.root)
+    _show_status(command, _chosen(command, command.scale), known)
+    if not known:
+        where = f"in {command.results} or under {command.root}: --results and --root say where to look"
+        print(f"looped: no record of a run {where}", file=sys.stderr)
+
+
+def _show_status(command: StatusCommand, experiments: "Iterable[Experiment]", known: "dict[str, Record]") -> None:
+    from looped.experiments.runner import status
+
+    found: list[dict[str, Any]] = []
+    lines = []
+    for experiment in experiments:
+        cells = status(experiment, command.root, known, command.seeds)
+        found.append({"id": experiment.id, "scale": experiment.scale, "cells": cells})
+        done = sum(cell["finished"] for cell in cells)
+        lines.append(f"{experiment.id}, {experiment.scale} scale: {done} of {len(cells)} cells finished")
+        for cell in cells:
+            seed = f", seed {cell['seed']}" if command.seeds > 1 else ""
+            lines.append(f"  {cell['row']}, {cell['column']}{seed}: {cell['state']}")
+    show({"experiments": found}, "\n".join(lines), as_json=command.json)
+
+
+def _collect(command: CollectCommand) -> None:
+    from looped.experiments.records import collect, load_records, seedless_key
+
+    records = load_records(None, command.root)
+    require(bool(records), f"no record of a finished run under {command.root}")
+    if command.experiments or command.scale or command.cells:
+        chosen = _chosen(command, command.scale or DEFAULT_SCALE)
+        wanted = {seedless_key(config) for one in chosen for config in one.configs()}
+        records = {key: record for key, record in records.items() if seedless_key(record.config) in wanted}
+    written = collect(records.values(), command.results, replaced=command.replace)
+    text = "\n".join([*map(str, written), f"{len(written)} records new or changed in {command.results}"])
+    show({"written": [str(path) for path in written]}, text, as_json=command.json)
+
+
+def _report(command: ReportCommand) -> None:
+    from looped.experiments.records import load_records
+    from looped.experiments.report.build import check_readme, write_readme, write_report
+
+    records = load_records(command.results, command.root)
+    found = any(record.finished for record in records.values())
+    require(found, f"nothing to report: no record of a finished run in {command.results} or under {command.root}")
+    # Cells are named after their loops, and so otherwise at every scale.
+    only = command.scale or (DEFAULT_SCALE if command.cells else None)
+    known = [] if only else [_chosen(command, scale) for scale in _REPORTED]
+    smoke = [] if only else _begun(_chosen(command, "smoke"), records)
+    if only:
+        chosen = _chosen(command, only)
+    elif smoke and not _begun(chain(*known), records):
+        chosen, smoke = _chosen(command, "smoke"), []
+    else:
+        chosen = _with_records(known, records)
+    require(
+        command.readme is None or len(chosen) == 1,
+        f"--readme takes one table: expected an experiment and a scale, like table1 --scale gpu, got {len(chosen)}",
+    )
+    if command.readme is not None:
+        check_readme(chosen[0], records, command.readme)
+    # What belongs to no experiment is told where all of them are.
+    everything = not (command.experiments or only)
+    others = [*chain(*known), *_chosen(command, "smoke")] if everything else ()
+    page = write_report(chosen, records, command.out, others)
+    if command.readme is not None:
+        write_readme(chosen[0], records, command.readme)
+    if smoke:
+        names = ", ".join(one.id for one in smoke)
+        print(f"looped: left out what was run at smoke scale ({names}): --scale smoke shows it", file=sys.stderr)
+    show({"page": str(page)}, str(page), as_json=command.json)
+
+
+_REPORTED = ("laptop", "gpu", "paper")
+
+
+def _with_records(known: "list[list[Experiment]]", records: "dict[str, Record]") -> "list[Experiment]":
+    """At every scale but smoke what has results, and once what has none."""
+    found = []
+    for experiments in zip(*known, strict=True):
+        found += _begun(experiments, records) or experiments[:1]
+    return found
+
+
+def _begun(experiments: "Iterable[Experiment]", records: "dict[str, Record]") -> "list[Experiment]":
+    """Those that have results."""
+    from looped.experiments.records import run_key, seedless_key
+
+    measured = {seedless_key(record.config) for record in records.values() if record.finished}
+    return [one for one in experiments if any(run_key(config) in measured for config in one.configs())]
+
+
+VERBS: dict[str, tuple[type[Command], Callable[[Any], None]]] = {
+    "list": (ListCommand, _list),
+    "run": (RunCommand, _run),
+    "status": (StatusCommand, _status),
+    "collect": (CollectCommand, _collect),
+    "report": (ReportCommand, _report),
+}

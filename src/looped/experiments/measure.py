@@ -1,0 +1,231 @@
+"""From a trained run to its record: the test, and what else an experiment wants to be measured."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import looped
+from looped.config import ModelConfig, RunConfig
+from looped.experiments.checks import is_finite
+from looped.experiments.records import RECORD_NAME, Evaluation, Record, read_record, run_key, shrunk, training_curve
+from looped.experiments.spec import Measures
+from looped.tasks.language import corpus
+from looped.training.logger import records as log_records
+from looped.training.run_folder import RunFolder
+from looped.training.schedules import trained_size
+from looped.utils.errors import require
+
+# An evaluation reads at these shares of the trained loops, up to twice as many: all of them, where they are few.
+READS_PER_TRAINED = 12
+CONTINUITY = "continuity"
+CONTINUITY_EXAMPLES = 16
+
+Measurement = Callable[[], Any]
+
+
+def loops_to_read(model: ModelConfig) -> list[int]:
+    """Loop counts of a test: within the trained range and, where the model has times for them, beyond it."""
+    if model.block == "standard":
+        return [1]
+    last = (2 if model.has_time_for(2 * model.num_loops) else 1) * READS_PER_TRAINED
+    return sorted({-(-part * model.num_loops // READS_PER_TRAINED) for part in range(1, last + 1)})
+
+
+def wanted_names(config: RunConfig, measures: Measures) -> list[str]:
+    """What must be in a record's `sets` and `extra` for these measures."""
+    names = [size_name(multiple) for multiple in measures.sizes]
+    if config.model.block == "modulated":
+        names += measures.beyond
+    return [*names, *measures.texts, *([CONTINUITY] if measures.continuity else [])]
+
+
+def require_texts(measures: Measures) -> None:
+    """That the texts of a test are there is asked before the training, not after it."""
+    for text in measures.texts:
+        corpus.find(text, "test")
+
+
+def size_name(multiple: float) -> str:
+    return f"{multiple:g} n"
+
+
+def lacking(record: Record | None, config: RunConfig, measures: Measures) -> bool:
+    """Whether there is still something to do for a run."""
+    if record is None or not record.finished:
+        return True
+    wanted = (name for name in wanted_names(config, measures) if _without("sets", name) not in record.note)
+    return any(name not in record.sets and name not in record.extra for name in wanted)
+
+
+def own_record(folder: Path, config: RunConfig) -> Record | None:
+    """The record in a run's own folder, if it is of this very run."""
+    path = folder / RECORD_NAME
+    record = read_record(path) if path.exists() else None
+    return record if record is not None and run_key(record.config) == run_key(config) else None
+
+
+def examine(config: RunConfig, folder: Path, measures: Measures, before: Record | None = None) -> Record:
+    """Measure a trained run; what an earlier record already has stays as it is."""
+    run = RunFolder(folder)
+    result = run.read_result()
+    require(result is not None and result["finished"], f"{folder} is not trained to its end")
+    assert result is not None
+    record = before if before is not None and before.finished else record_of(config, run, result)
+    for name, measure in _measurements(config, folder, measures).items():
+        kind, _, key = name.partition("/")
+        if kind != "test" and _without(kind, key) in record.note:
+            continue
+        if kind in ("test", "train") and getattr(record, kind) is None:
+            kept, record = _finite(kind, key, measure(), record)
+            record = replace(record, **{kind: kept})
+        elif kind == "sets" and key not in record.sets:
+            kept, record = _finite(kind, key, measure(), record)
+            record = record if kept is None else replace(record, sets={**record.sets, key: kept})
+        elif kind == "extra" and key not in record.extra:
+            record = replace(record, extra={**record.extra, key: measure()})
+    return replace(record, finished=True)
+
+
+def _finite(kind: str, key: str, evaluation: Evaluation, record: Record) -> tuple[Evaluation | None, Record]:
+    """An evaluation at the loop counts where it is finite, and the record with a note about the others.
+
+    Far beyond its trained loops a network may overflow. What is not finite at the trained ones is left out whole; of
+    the test itself that means that the run has no result.
+    """
+    from looped.training.trainer import Diverged
+
+    kept = shrunk(evaluation)
+    rows = [row for row in kept["rows"] if is_finite(row)]
+    if not any(row["loops"] == kept["trained_loops"] for row in rows):
+        if kind == "test":
+            raise Diverged(f"expected finite numbers in the test at {kept['trained_loops']} loops, got others")
+        return None, _noted(record, f"{_without(kind, key)} (not finite at the trained loops)")
+    gone = [row["loops"] for row in kept["rows"] if not is_finite(row)]
+    if gone:
+        record = _noted(record, f"{_place(kind, key)} is not finite at {', '.join(map(str, gone))} loops")
+    return {**kept, "rows": rows}, record
+
+
+def _place(kind: str, key: str) -> str:
+    return f"the test set '{key}'" if key else f"the {kind} data" if kind == "train" else "the test"
+
+
+def _without(kind: str, key: str) -> str:
+    """The note about an evaluation that was left out, which is not tried again."""
+    return f"without {_place(kind, key)}"
+
+
+def _noted(record: Record, note: str) -> Record:
+    return replace(record, note="; ".join(filter(None, (record.note, note))))
+
+
+def failed_try(config: RunConfig, folder: Path, note: str) -> Record:
+    """The record of a training that cannot be finished, with the reason."""
+    run = RunFolder(folder)
+    steps = last_step(folder)
+    known = {"step": steps, "samples": steps * config.train.batch_size, "seconds": 0.0, "flops": 0, "parameters": 0,
+             "hardware": "", "versions": {}}  # fmt: skip
+    return replace(record_of(config, run, known), note=note)
+
+
+def last_step(folder: Path) -> int:
+    """The last one that a run's log tells of; 0 where there is none."""
+    return max((step for _, step in log_records(RunFolder(folder).log_path)), default=0)
+
+
+def record_of(config: RunConfig, run: RunFolder, result: dict[str, Any]) -> Record:
+    """A record before anything is tested."""
+    return Record(
+        config=config,
+        finished=False,
+        date=date.today().isoformat(),
+        steps=result["step"],
+        samples=result["samples"],
+        seconds=result["seconds"],
+        flops=result["flops"],
+        parameters=result["parameters"],
+        hardware=result["hardware"],
+        versions=result["versions"],
+        curve=training_curve((json.loads(line) for line, _ in log_records(run.log_path)), config.train.batch_size),
+        commit=commit(),
+    )
+
+
+def _measurements(config: RunConfig, folder: Path, measures: Measures) -> dict[str, Measurement]:
+    """Everything that is to be measured, by its place in the record; nothing is loaded before it is needed."""
+    from looped.inference.run import load_run
+    from looped.models import LoopModel, build_model
+    from looped.models.engines import choose_device
+    from looped.training.evaluation import evaluate, evaluate_trained
+
+    model = load_run(folder, choose_device(config.train.device)).model
+    task, size, loops = config.task, measures.size, loops_to_read(config.model)
+
+    def tested(on: Any, *, model: LoopModel = model, example_size: int | None = None) -> Evaluation:
+        return evaluate(model, on, "test", size, loops, example_size=example_size)
+
+    def trained() -> Evaluation:
+        return evaluate_trained(model, config, config.train.num_steps, size)
+
+    def with_times(beyond: Any) -> LoopModel:
+        other = build_model(replace(config.model, beyond=beyond), task.spec).to(next(model.parameters()).device)
+        other.load_state_dict(model.state_dict())
+        return other.eval()
+
+    usual = trained_size(config)
+    plan: dict[str, Measurement] = {"test": lambda: tested(task, example_size=usual), "train": trained}
+    for name, further in task.test_sets().items():
+        plan[f"sets/{name}"] = lambda further=further: tested(further)
+    for multiple in measures.sizes:
+        larger = round(multiple * usual)
+        plan[f"sets/{size_name(multiple)}"] = lambda larger=larger: tested(task, example_size=larger)
+    if config.model.block == "modulated":
+        for beyond in measures.beyond:
+            plan[f"sets/{beyond}"] = lambda beyond=beyond: tested(task, model=with_times(beyond), example_size=usual)
+    for text in measures.texts:
+        plan[f"sets/{text}"] = lambda text=text: tested(replace(task, **{"text": text}))
+    if measures.continuity:
+        plan[f"extra/{CONTINUITY}"] = lambda: _continuity(model, config)
+    return plan
+
+
+def _continuity(model: Any, config: RunConfig) -> dict[str, Any]:
+    """How far the output moves with the input, around held-out examples."""
+    from looped.analysis.continuity import measure_continuity
+    from looped.training.evaluation import EVALUATION_SEED
+
+    inputs = config.task.sample(EVALUATION_SEED, "test", range(CONTINUITY_EXAMPLES)).inputs
+    found = measure_continuity(model, inputs, moduli=())
+    last = found["coefficient"]
+    return {
+        "coefficient": last["mean"],
+        "coefficient_low": last["low"],
+        "coefficient_high": last["high"],
+        "relative": last["relative"],
+        "epsilon": found["epsilon"],
+        "examples": found["num_examples"],
+        "per_loop": [row["mean"] for row in found["per_loop"]],
+    }
+
+
+def commit() -> str | None:
+    """What LOOPED_COMMIT says, which names the commit that was copied to another machine; else that of the checkout
+    which this package runs from, with + where files differ."""
+    if said := os.environ.get("LOOPED_COMMIT"):
+        return said
+    root = Path(looped.__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        head, changes = (
+            subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=20, check=True)
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no", "--", "src"))
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if changes.stdout.strip() else "")

@@ -1,0 +1,302 @@
+"""The record of a finished run: one JSON file with all that a report may say about it. No record, no number.
+
+Records lie in the runs' folders (`record.json`) and, once collected, in `results/`, one file per run.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from looped.config import RunConfig
+from looped.experiments.checks import FIELDS, MAX_CURVE_POINTS, Checker, check_evaluation, check_extra, is_number, short
+from looped.experiments.spec import Cell
+from looped.utils.errors import InputError, require
+from looped.utils.files import read_json, save_text
+
+VERSION = 1
+RECORD_NAME = "record.json"
+DIGITS = 6
+
+Evaluation = dict[str, Any]
+"""what `looped.training.evaluate` returns"""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of one run. An unfinished try may be kept, with a note and without a test."""
+
+    config: RunConfig
+    finished: bool
+    date: str
+    """of the end, as YYYY-MM-DD"""
+    steps: int
+    samples: int
+    seconds: float
+    flops: float
+    """of the whole training, forward and backward"""
+    parameters: int
+    hardware: str
+    versions: dict[str, str]
+    test: Evaluation | None = None
+    train: Evaluation | None = None
+    """on examples it was trained on, at the trained loops"""
+    sets: dict[str, Evaluation] = field(default_factory=dict)
+    """further test sets by name"""
+    extra: dict[str, Any] = field(default_factory=dict)
+    curve: list[dict[str, float]] = field(default_factory=list)
+    """the training in at most 200 points: samples, loss, right, and validation where it was measured"""
+    commit: str | None = None
+    """of the code; with + where the working tree was not clean"""
+    note: str = ""
+
+    @property
+    def key(self) -> str:
+        return run_key(self.config)
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.config.folder_name}.json"
+
+    def to_json(self) -> dict[str, Any]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        config = values.pop("config").to_json()
+        # A config is the run's identity, to the last digit; a measurement is as good with six.
+        return {"version": VERSION, "config": config, **_rounded(values)}
+
+    @classmethod
+    def from_json(cls, data: Any, origin: str = "record") -> "Record":
+        """Read back `to_json`. Nonsense is an `InputError` that names the file and the field."""
+        require(isinstance(data, dict), f"{origin} is no record of a run: expected an object, got {short(data)}")
+        check = Checker(origin)
+        check("version", data.get("version"), lambda value: value == VERSION, str(VERSION))
+        known = {each.name for each in fields(cls)} | {"version"}
+        for name in data:
+            require(name in known, f"{origin}: unknown field {name!r}")
+        for name, (right, expected) in FIELDS.items():
+            check(name, data.get(name), right, expected)
+        try:
+            config = RunConfig.from_json(data.get("config"))
+        except InputError as error:
+            raise InputError(f"{origin}: field 'config' does not describe a run: {error}") from None
+        record = cls(config=config, **{name: data[name] for name in FIELDS})
+        record._check_against_config(check)
+        return record
+
+    def _check_against_config(self, check: Checker) -> None:
+        train = self.config.train
+        if self.finished:
+            check("steps", self.steps, lambda steps: steps == train.num_steps, f"the config's {train.num_steps}")
+            check("test", self.test, lambda test: test is not None, "an evaluation, since the run is finished")
+            check("samples", self.samples, lambda got: got == self.steps * train.batch_size, "steps times batch size")
+        for name, evaluation in (("test", self.test), ("train", self.train), *self.sets.items()):
+            if evaluation is not None:
+                check_evaluation(name if name in ("test", "train") else f"sets.{name}", evaluation, self.config, check)
+        check_extra(self.extra, check)
+
+
+class Value(NamedTuple):
+    """One number of a record, with its 95 % interval where there is one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def cell_value(cell: Cell, record: Record) -> Value | None:
+    """The number that a cell shows of a record; None where it was not measured."""
+    place, metric = cell.place_and_metric
+    if place.startswith("extra."):
+        found: Any = record.extra.get(place.removeprefix("extra.")) or {}
+        value: Any = found.get(metric)
+        return Value(value, found.get(f"{metric}_low"), found.get(f"{metric}_high")) if is_number(value) else None
+    evaluation = cell_evaluation(cell, record)
+    return None if evaluation is None else evaluation_value(evaluation, metric, cell.at_loops)
+
+
+def cell_evaluation(cell: Cell, record: Record) -> Evaluation | None:
+    """The evaluation that a cell's number is from; None where there is none, or where it is measured otherwise."""
+    place, _ = cell.place_and_metric
+    if place.startswith("sets/"):
+        return record.sets.get(place.removeprefix("sets/"))
+    return {"test": record.test, "train": record.train}.get(place)
+
+
+def evaluation_value(evaluation: Evaluation, metric: str, loops: int | None = None) -> Value | None:
+    """A metric after so many loops (default: the trained number), with its interval where it follows from the own
+    metric's."""
+    own, loops = evaluation["metric"], loops or evaluation["trained_loops"]
+    row = next((row for row in evaluation["rows"] if row["loops"] == loops), {})
+    if metric not in row:
+        return None
+    return Value(float(row[metric]), *(converted(row[end], own, metric, row) for end in ("low", "high")))
+
+
+def converted(number: float, own: str, metric: str, row: Mapping[str, Any]) -> float | None:
+    """A number of an evaluation's own metric as one of another metric; None where the row does not tell it.
+
+    A loss is the logarithm of a perplexity, and an error over the dimensions is in the proportion of the row's two.
+    """
+    if metric == own:
+        return number
+    if (own, metric) == ("perplexity", "loss"):
+        return math.log(number)
+    if (own, metric) == ("squared_error", "squared_error_over_dims") and row[own]:
+        return number * row[metric] / row[own]
+    return None
+
+
+def at_trained_loops(evaluation: Evaluation) -> dict[str, Any]:
+    """The row of an evaluation at the loop count the model was trained with."""
+    return next(row for row in evaluation["rows"] if row["loops"] == evaluation["trained_loops"])
+
+
+def run_key(config: RunConfig) -> str:
+    """A run's whole identity as text: a name may outlive a change of defaults, this does not."""
+    return json.dumps(config.identity(), sort_keys=True)
+
+
+def load_records(results: Path | None, runs: Path | None) -> dict[str, Record]:
+    """All records by `run_key`: those collected, and those in the runs' own folders, which win."""
+    found: dict[str, Record] = {}
+    for folder, pattern in ((results, "*.json"), (runs, f"*/{RECORD_NAME}")):
+        if folder is None or not folder.is_dir():
+            continue
+        for key, record in _records_in(folder, pattern).items():
+            found[key] = _more_finished(found.get(key), record)
+    return found
+
+
+def _records_in(folder: Path, pattern: str) -> dict[str, Record]:
+    """The records of one folder, where no two may tell different things of one run."""
+    found: dict[str, Record] = {}
+    origins: dict[str, Path] = {}
+    for path in sorted(folder.glob(pattern)):
+        record = read_record(path)
+        before = found.get(record.key)
+        if before is not None and before.finished and record.finished:
+            require(
+                before.to_json() == record.to_json(),
+                f"{origins[record.key]} and {path} have different results of one run: expected one of them alone",
+            )
+        found[record.key] = _more_finished(before, record)
+        if found[record.key] is record:
+            origins[record.key] = path
+    return found
+
+
+def _more_finished(before: Record | None, now: Record) -> Record:
+    """A try that did not finish is told of only where no run did."""
+    return before if before is not None and before.finished and not now.finished else now
+
+
+def read_record(path: Path) -> Record:
+    return Record.from_json(read_json(path), str(path))
+
+
+def save_record(path: Path, record: Record) -> None:
+    """Write a record, at once or not at all: one line per field, and one per loop count of an evaluation.
+
+    One that could not be read again, by us or by others (JSON has no NaN), is an `InputError` that names the field.
+    """
+    data = record.to_json()
+    Record.from_json(json.loads(json.dumps(data)), str(path))
+    try:
+        text = to_text(data)
+    except ValueError as error:
+        raise InputError(f"{path}: expected finite numbers alone ({error})") from None
+    save_text(path, text + "\n")
+
+
+def seedless_key(config: RunConfig) -> str:
+    """What the seeds of one run have in common."""
+    return run_key(replace(config, seed=0))
+
+
+def collect(records: Iterable[Record], results: Path, *, replaced: bool = False) -> list[Path]:
+    """Copy records into `results`, those of failed tries too; returns the files that are new or changed.
+
+    A file that says something else about the same run stays, unless it is to be replaced: only what adds to a record
+    (another test set) may take its place unasked, and a result that of a failed try. Another run's file always stays.
+    """
+    new: dict[Path, Record] = {}
+    for record in records:
+        path = results / record.file_name
+        if not record.finished and not record.note:
+            continue
+        before = new.get(path) or (read_record(path) if path.exists() else None)
+        if before is not None:
+            # A name tells only what differs from the defaults, and those may change.
+            require(
+                before.key == record.key,
+                f"{path} holds another run of the same name: expected it to be renamed or moved away first",
+            )
+            if before.to_json() == record.to_json() or (before.finished and not record.finished):
+                continue
+            require(
+                replaced or not before.finished or _adds_to(before.to_json(), record.to_json()),
+                f"{path} holds another result of the same run: expected --replace to put the new one in its place",
+            )
+        new[path] = record
+    for path, record in new.items():
+        save_record(path, record)
+    return list(new)
+
+
+def _adds_to(before: Any, now: Any) -> bool:
+    """Whether all that was said is still said."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return all(name in now and _adds_to(value, now[name]) for name, value in before.items())
+    return before == now
+
+
+def shrunk(evaluation: Evaluation) -> Evaluation:
+    """An evaluation as a record keeps it: curves over an example's places only at the trained loops."""
+    trained = evaluation["trained_loops"]
+    rows = [
+        {name: value for name, value in row.items() if name != "curve" or row["loops"] == trained}
+        for row in evaluation["rows"]
+    ]
+    return {**evaluation, "rows": rows}
+
+
+def training_curve(lines: Iterable[dict[str, Any]], batch_size: int) -> list[dict[str, float]]:
+    """The log of a training in at most 200 points, evenly taken, the last one among them."""
+    points: dict[int, dict[str, float]] = {}
+    for line in lines:
+        point = points.setdefault(line["step"], {"samples": line["step"] * batch_size})
+        known = ("loss", "right", "squared_error", "validation")
+        point.update({name: line[name] for name in known if is_number(line.get(name))})
+    ordered = [points[step] for step in sorted(points) if len(points[step]) > 1]
+    if len(ordered) <= MAX_CURVE_POINTS:
+        return ordered
+    # The validations are few and worth more than any one of the losses.
+    measured = [place for place, point in enumerate(ordered) if "validation" in point][-MAX_CURVE_POINTS // 2 :]
+    rest = MAX_CURVE_POINTS - len(measured)
+    even = {round(place * (len(ordered) - 1) / (rest - 1)) for place in range(rest)}
+    return [ordered[place] for place in sorted(even | set(measured))]
+
+
+def to_text(value: Any, depth: int = 0) -> str:
+    """JSON that is small and that a line-by-line comparison can read: what fits into a line has one."""
+    flat = json.dumps(value, allow_nan=False)
+    if len(flat) + depth <= 160 or not isinstance(value, dict | list):
+        return flat
+    inner, pad = " " * (depth + 1), " " * depth
+    if isinstance(value, dict):
+        parts = [f"{inner}{json.dumps(name)}: {to_text(each, depth + 1)}" for name, each in value.items()]
+        return "{\n" + ",\n".join(parts) + f"\n{pad}}}"
+    return "[\n" + ",\n".join(inner + to_text(each, depth + 1) for each in value) + f"\n{pad}]"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    if isinstance(value, float):
+        short = float(f"{value:.{DIGITS}g}")
+        return int(short) if short.is_integer() and abs(short) >= 10**DIGITS else short
+    return value

@@ -1,0 +1,224 @@
+"""Trained models that come with the package: load one, make one of a run, and measure them all afresh."""
+
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save as to_bytes
+
+from looped.inference.run import Run, load_run, on_device
+from looped.models import build_model
+from looped.models.pretrained import (
+    ENTRY,
+    Measurement,
+    Shipped,
+    best,
+    describe,
+    hash_of,
+    meant,
+    names,
+    read_shipped,
+    require_no_near_miss,
+    shipped_path,
+    weights_folder,
+)
+from looped.training.evaluation import EVALUATION_SEED, INTERVAL_DEVIATIONS, evaluate, interval
+from looped.training.schedules import trained_size
+from looped.training.step import load_weights
+from looped.utils.errors import InputError, require
+from looped.utils.files import read_json, save
+
+__all__ = [
+    "Measurement", "Shipped", "agree", "best", "describe", "evaluate_shipped", "load", "names", "pack",
+    "weights_folder",
+]  # fmt: skip
+
+MAX_TOTAL_BYTES = 24_000_000  # of all models: a package should stay quick to install
+
+# Two measurements agree unless chance alone would set them as far apart less than once in a thousand times.
+LEAST_PROBABILITY = 0.001
+DEVIATIONS = 3.290527  # the same for normal numbers
+
+FIRST_CHUNK = 4
+MAX_CHUNK = 250
+LEAST = 32  # examples that a model is asked even if it has no time left: fewer would say nothing
+
+
+def load(name: str | Path, device: str | torch.device = "cpu") -> Run:
+    """What a user may mean: a run's folder, a shipped model, or a task, which stands for its best one."""
+    name = str(name)
+    if (shipped := meant(name)) is not None:
+        return _load_shipped(shipped, device)
+    require_no_near_miss(name)
+    return load_run(name, device)
+
+
+def _load_shipped(name: str, device: str | torch.device) -> Run:
+    shipped, weights = read_shipped(name)
+    model = build_model(shipped.config.model, shipped.config.task.spec)
+    load_weights(model, weights, str(shipped.path))
+    return Run(shipped.config, on_device(model, device), shipped.step, shipped.name, shipped.example)
+
+
+def pack(
+    run_folder: str | Path,
+    name: str,
+    *,
+    commit: str | None = None,
+    date: str | None = None,
+    size: int | None = None,
+    device: str | torch.device = "cpu",
+) -> Shipped:
+    """Round the weights of a run's newest checkpoint to bfloat16, test what came out, and write it as a shipped model.
+
+    The number that is stored is measured here, on the rounded weights, so that it is theirs. Commit, date and the
+    test's size are those of the folder's `record.json`, unless others are given. Same input, same bytes.
+    """
+    run = load_run(run_folder, device)
+    config, task = run.config, run.task
+    right = re.fullmatch(rf"{task.name}/[a-z0-9][a-z0-9.-]*", name)
+    require(right is not None, f"expected a name like {task.name}/modulated-r32, got {name!r}")
+    require(
+        task.metric != "perplexity", f"{task.name} cannot be tested where its text is not at hand: not to be shipped"
+    )
+    record, before = _read_record(Path(run_folder) / "record.json")
+    commit, date = commit or record.get("commit"), date or record.get("date")
+    if not commit or not date:
+        raise InputError(f"expected a commit and a date, or {Path(run_folder) / 'record.json'} with both")
+    weights = {key: value.detach().to(torch.bfloat16).cpu() for key, value in run.model.named_parameters()}
+    load_weights(run.model, weights, str(run_folder))
+
+    size = before.size if size is None and before is not None else size
+    report = evaluate(run.model, task, "test", size, example_size=trained_size(config))
+    test = Measurement.of_evaluation(report)
+    require(math.isfinite(test.value), f"expected a finite {task.metric}, got {test.value}")
+    require(
+        task.distinct_among("test", test.size + 1) > test.size,
+        f"expected a test of fewer than all {test.size} examples, since a check needs others",
+    )
+    if before is not None:
+        require(agree(before, test), f"rounding changes {name}: {task.metric} {before.value:.4f} to {test.value:.4f}")
+
+    example = task.sample(EVALUATION_SEED, "test", [0], trained_size(config))
+    about = {
+        "config": config.identity(), "step": run.step, "samples": run.step * config.train.batch_size,
+        "parameters": run.model.num_parameters(), "test": asdict(test), "record": config.folder_name,
+        "commit": commit, "date": date, "example": {key: each.tolist() for key, each in example._asdict().items()},
+        "sha256": hash_of(weights),
+    }  # fmt: skip
+    data = to_bytes(weights, {ENTRY: json.dumps(about, sort_keys=True)})
+    others = sum(shipped_path(other).stat().st_size for other in names() if other != name)
+    require(
+        others + len(data) <= MAX_TOTAL_BYTES,
+        f"expected at most {MAX_TOTAL_BYTES:,} bytes of weights in all, got {others + len(data):,} with {name}",
+    )
+    save(shipped_path(name), lambda handle: handle.write(data))
+    return describe(name)
+
+
+def evaluate_shipped(seconds: float = 120.0, *, clock: Callable[[], float] = time.monotonic) -> list[dict[str, Any]]:
+    """Test every shipped model on the CPU on test examples that its recorded test did not have.
+
+    The time is shared: each model gets an equal part of what is left, and as many examples as fit into it, but no more
+    than the recorded test had. Some are always asked. Rows are ready for JSON.
+    """
+    require(seconds > 0, f"seconds must be positive, got {seconds}")
+    chosen, started, rows = names(), clock(), []
+    for place, name in enumerate(chosen):
+        begin = clock()
+        share = max(0.0, started + seconds - begin) / (len(chosen) - place)
+        shipped, run = describe(name), _load_shipped(name, "cpu")
+        fresh = _measure_fresh(run, shipped.test, begin + share, clock)
+        rows.append({
+            "name": name, "task": run.task.name, "measured": asdict(fresh), "recorded": asdict(shipped.test),
+            "first_index": shipped.test.size, "consistent": agree(shipped.test, fresh),
+            "seconds": round(clock() - begin, 1),
+        })  # fmt: skip
+        print(f"[{clock() - started:4.0f} s] {name}: {fresh.metric} {fresh.value:.4f} ({fresh.low:.4f} to "
+              f"{fresh.high:.4f}) on {fresh.size} fresh examples, recorded {shipped.test.value:.4f}",
+              file=sys.stderr, flush=True)  # fmt: skip
+    return rows
+
+
+def agree(first: Measurement, second: Measurement) -> bool:
+    """Whether two measurements can be of one model: by Fisher's exact test for shares, else by their distance.
+
+    One model's values have one spread, so the two are pooled: a small test may have missed the rare large errors that
+    make most of the mean, and would then think itself more exact than it is.
+    """
+    if first.right is not None and second.right is not None:
+        return chance_of_shares(first.right, first.size, second.right, second.size) >= LEAST_PROBABILITY
+    both = (first, second)
+    squares = sum((each.size * (each.high - each.low) / (2 * INTERVAL_DEVIATIONS)) ** 2 for each in both)
+    variance = squares / sum(each.size for each in both)
+    return abs(first.value - second.value) <= DEVIATIONS * math.sqrt(variance * sum(1 / each.size for each in both))
+
+
+def chance_of_shares(right: int, total: int, other_right: int, other_total: int) -> float:
+    """Fisher's exact test, two-sided: how likely shares at least as unlikely are, if both come from one model.
+
+    Near 0 % and 100 %, where good models are, the usual normal approximation finds differences that are none.
+    """
+    all_right, everything = right + other_right, total + other_total
+
+    def log_chance(k: int) -> float:
+        return _log_choose(total, k) + _log_choose(other_total, all_right - k) - _log_choose(everything, all_right)
+
+    possible = range(max(0, all_right - other_total), min(total, all_right) + 1)
+    seen = log_chance(right) + 1e-9  # so that rounding does not part what is equally likely
+    return min(1.0, sum(math.exp(chance) for k in possible if (chance := log_chance(k)) <= seen))
+
+
+def _log_choose(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+@torch.no_grad()
+def _measure_fresh(run: Run, recorded: Measurement, until: float, clock: Callable[[], float]) -> Measurement:
+    """Score test examples from where the recorded test ended, in chunks, until the time or the examples are used up.
+
+    The same seed with later indices gives other base puzzles of Sudoku; another seed would only give other images.
+    """
+    task = run.task
+    first = recorded.size
+    end = task.distinct_among("test", 2 * first)
+    require(end > first, f"the recorded test of {run.name} had all {end} examples: none is left to check it with")
+    values: list[np.ndarray] = []
+    start, chunk = first, FIRST_CHUNK
+    while start < end:
+        chunk = min(chunk, MAX_CHUNK, end - start)
+        began = clock()
+        batch = task.sample(EVALUATION_SEED, "test", range(start, start + chunk), trained_size(run.config))
+        scores = run.model(torch.from_numpy(batch.inputs), recorded.loops)
+        finite = bool(scores.isfinite().all())
+        require(finite, f"expected finite outputs of {run.name}, got ones that overflow: it cannot be measured")
+        answers = scores.argmax(dim=-1) if task.spec.kind == "tokens" else scores
+        values.append(task.score(answers.numpy(), batch)[task.metric])
+        start += chunk
+        now = clock()
+        fits = int(min(chunk * (until - now) / max(now - began, 1e-9), MAX_CHUNK))
+        fits = max(fits, LEAST - (start - first))
+        if fits < 1:
+            break
+        chunk = min(4 * chunk, fits)  # the first chunks also pay for compilation, so they tell too much
+    scored = np.concatenate(values)
+    return Measurement(task.metric, float(scored.mean()), *interval(scored), len(scored), recorded.loops)
+
+
+def _read_record(path: Path) -> tuple[dict[str, Any], Measurement | None]:
+    """A run's record and its test, where there are such."""
+    if not path.exists():
+        return {}, None
+    record = read_json(path)
+    try:
+        return record, Measurement.of_evaluation(record["test"]) if record.get("test") else None
+    except (KeyError, TypeError, AttributeError, StopIteration, InputError) as error:
+        raise InputError(f"{path} is no record of a run: {type(error).__name__}: {error}") from None

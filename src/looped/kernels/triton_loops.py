@@ -1,0 +1,377 @@
+"""All loops of a block as one differentiable function: matrix products, and one pass over memory between two of them.
+
+The weights are tied and the modulation depends on the loop alone, so it is folded into the matrices of each loop: what
+runs is a plain pre-norm block whose matrices change from loop to loop. The forward pass keeps what the matrices are
+applied to, and what the backward pass would otherwise have to multiply again. Each loop of the backward pass leaves the
+operands of its weights' gradients, which are multiplied for several loops at once (`triton_products.py`).
+"""
+
+from collections import deque
+from collections.abc import Container, Iterator, Mapping, Sequence
+from copy import copy
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from looped.kernels.cuda_graphs import side_by_side
+from looped.kernels.reference import Activation, LayerWeights, Modulation, Rotation
+from looped.kernels.triton_attention import Attended, attend, attend_backward, paired
+from looped.kernels.triton_pointwise import (
+    Normed,
+    Rounded,
+    activation_backward,
+    activation_forward,
+    add_norm,
+    example_norms,
+    limit_growth,
+    norm_backward,
+    round_off,
+    scaled_matrices,
+)
+from looped.kernels.triton_weight_grads import Gradients, Operands
+
+
+class LoopPlan(NamedTuple):
+    """What a pass over the loops is, apart from its tensors."""
+
+    num_loops: int
+    read: tuple[int, ...]
+    """loops, from 0 and in order, whose states are wanted: the last one among them"""
+    num_heads: int
+    causal: bool
+    activation: Activation
+    compute_dtype: torch.dtype
+    rotation: Rotation | None
+    remat: int = 0
+    """keep the state of every so many loops alone, and compute the rest again; 0: keep what is needed"""
+    growth_limit: float | None = None
+    """of the gradient of each loop's state, as in `reference.limit_growth`"""
+
+
+def fused_loops(
+    plan: LoopPlan,
+    x: Tensor,
+    inject: Tensor | None,
+    attention: Modulation,
+    feed_forward: Modulation,
+    layers: Sequence[Sequence[Tensor]],
+) -> tuple[Tensor, ...]:
+    """The states (batch, seq, dim) after the loops `plan.read`.
+
+    x is what the first loop starts from; `inject` is added to what every later one starts from. Modulations hold tables
+    (loop, layer, dim), `layers` the `LayerWeights` of each layer.
+    """
+    tensors = [x, inject, *attention, *feed_forward, *(tensor for weights in layers for tensor in weights)]
+    if not torch.is_grad_enabled():  # a Function is told which inputs want a gradient, but not that nobody will ask
+        tensors = [None if tensor is None else tensor.detach() for tensor in tensors]
+    return _FusedLoops.apply(plan, *tensors)
+
+
+class _Folded:
+    """A layer's matrices with the modulation in them, (loop, ...) in the precision of the products."""
+
+    def __init__(self, weights: LayerWeights, attention: Modulation, feed: Modulation, dtype: torch.dtype) -> None:
+        self.w_qkv = scaled_matrices(weights.w_qkv, attention.scale, dtype, by_column=True)
+        self.w_out = scaled_matrices(weights.w_out, attention.gate, dtype, by_column=False)
+        self.w_in = scaled_matrices(weights.w_in, feed.scale, dtype, by_column=True)
+        self.w_back = scaled_matrices(weights.w_back, feed.gate, dtype, by_column=False)
+        self.b_qkv = None if attention.shift is None else (attention.shift @ weights.w_qkv.T).to(dtype)
+        b_in = weights.b_in[None] if feed.shift is None else weights.b_in + feed.shift @ weights.w_in.T
+        self.b_in = b_in.to(dtype)
+        self.b_back = (weights.b_back[None] if feed.gate is None else weights.b_back * feed.gate).to(dtype)
+
+    def of_loop(self, t: int) -> LayerWeights:
+        return LayerWeights(*(_row(getattr(self, name), t) for name in LayerWeights._fields))
+
+    def qkv_bias(self, t: int) -> Tensor | None:
+        """What a shift in front of the matrix amounts to."""
+        return None if self.b_qkv is None else _row(self.b_qkv, t)
+
+
+def _row(table: Tensor, t: int) -> Tensor:
+    return table[t if len(table) > 1 else 0]
+
+
+class _Norms:
+    """What the sublayers of one layer start from in several loops."""
+
+    def __init__(self, loops: range, x: Tensor, dtype: torch.dtype) -> None:
+        self.first = loops.start
+        self.values = torch.empty(2, len(loops), *x.shape, dtype=dtype, device=x.device)
+        self.inverses = torch.empty(2, len(loops), len(x), dtype=torch.float32, device=x.device)
+
+    def of(self, sublayer: int, t: int) -> Normed:
+        return Normed(self.values[sublayer, t - self.first], self.inverses[sublayer, t - self.first])
+
+    @property
+    def both(self) -> tuple[Tensor, Tensor]:
+        return self.values[0], self.values[1]
+
+
+class _Made(NamedTuple):
+    """What one layer in one loop keeps for its backward pass, beside what its sublayers start from."""
+
+    qkv: Tensor
+    attended: Attended | None
+    z: Tensor | None
+    """what the activation is applied to, unless it is cheaper to multiply again"""
+
+
+class _Trace(NamedTuple):
+    """What several loops keep."""
+
+    loops: range
+    norms: list[_Norms]
+    """of each layer"""
+    made: list[list[_Made]]
+    """[loop][layer]"""
+
+
+ATTENTION, FEED_FORWARD = 0, 1
+NARROW = 256
+"""Up to this width a product of the feed-forward layer takes no longer than one pass over what it makes: there the
+backward pass multiplies again what the activation was applied to."""
+HALVED_TOKENS = 2**16
+"""from which on answers are computed in two halves"""
+
+
+class _Pass:
+    """The loops of one forward or backward pass, on flat (tokens, dim) states."""
+
+    def __init__(
+        self, plan: LoopPlan, x: Tensor, inject: Tensor | None, rest: Sequence[Tensor | None], *, differentiated: bool
+    ) -> None:
+        self.plan = plan
+        self.with_z = differentiated and x.shape[2] > NARROW
+        """whether what the activation is applied to is kept"""
+        self.inject = None if inject is None else _flat(inject).to(plan.compute_dtype)
+        self.tables = Modulation(*rest[:3]), Modulation(*rest[3:6])
+        flat = [tensor for tensor in rest[6:] if tensor is not None]
+        layers = [LayerWeights(*flat[i : i + 6]) for i in range(0, len(flat), 6)]
+        self.order = None if plan.rotation is None else paired(flat[0].shape[1], plan.num_heads, flat[0].device)
+        self.weights = [self.in_order(weights) for weights in layers]
+        self.folded = [
+            _Folded(weights, _of_layer(self.tables[0], place), _of_layer(self.tables[1], place), plan.compute_dtype)
+            for place, weights in enumerate(self.weights)
+        ]
+        self.heads: dict[str, Any] = {"num_heads": plan.num_heads, "seq_len": x.shape[1], "causal": plan.causal}
+
+    def in_order(self, weights: LayerWeights) -> LayerWeights:
+        """Rows of queries and keys as attention wants them."""
+        return weights if self.order is None else weights._replace(w_qkv=weights.w_qkv.index_select(0, self.order))
+
+    def in_first_order(self, weights: LayerWeights) -> LayerWeights:
+        if self.order is None:
+            return weights
+        return weights._replace(w_qkv=torch.empty_like(weights.w_qkv).index_copy_(0, self.order, weights.w_qkv))
+
+    def forward(
+        self, x: Tensor, loops: range, trace: _Trace | None = None, *, states: Mapping[int, Tensor] = {},
+        starts: Container[int] = (),
+    ) -> Iterator[Tensor | None]:  # fmt: skip
+        """Write the states after the loops that `states` has a place for; yield, after each loop, what the next one
+        starts from where that is among `starts`. A backward pass needs the trace."""
+        plan, last_layer = self.plan, len(self.folded) - 1
+        reused = _Norms(range(1 if trace is None else 0), x, plan.compute_dtype)
+        rest = _rest_of(x, plan.compute_dtype)  # one is enough, whatever is kept: the next sublayer alone reads it
+
+        def place_for(sublayer: int, t: int, layer: int) -> Normed:
+            place = reused.of(sublayer, 0) if trace is None else trace.norms[layer].of(sublayer, t)
+            return place._replace(rest=rest)
+
+        add_norm(x, normed=place_for(ATTENTION, loops.start, 0))
+        for t in loops:
+            start, made = None, []
+            for layer, folded in enumerate(self.folded):
+                weights, last = folded.of_loop(t), layer == last_layer
+                before, between = place_for(ATTENTION, t, layer), place_for(FEED_FORWARD, t, layer)
+                qkv = _product(before.value, weights.w_qkv, folded.qkv_bias(t))
+                attended = attend(qkv, plan.rotation, keep=trace is not None, **self.heads)
+                add_norm(before, _product(attended.mixed, weights.w_out), normed=between)
+                z = _product(between.value, weights.w_in, weights.b_in) if self.with_z else None
+                if trace is not None:
+                    # Of a short sequence, the backward pass makes it again.
+                    made.append(_Made(qkv, None if attended.whole is None else attended, z))
+                after = (t + 1, 0) if last else (t, layer + 1)
+                follows = place_for(ATTENTION, *after) if after[0] in loops else None
+                state = states.get(t) if last else None
+                start = torch.empty_like(x) if last and t + 1 in starts else None
+                if follows is None and state is None and start is None:
+                    continue  # the end of loops that are computed again: what follows them is known
+                if z is None:
+                    active = _active_product(between.value, weights.w_in, weights.b_in, plan.activation)
+                else:
+                    active = activation_forward(z, plan.activation)
+                inject = self.inject if last and t + 1 < plan.num_loops else None
+                update = _product(active, weights.w_back)
+                add_norm(between, update, weights.b_back, state=state, inject=inject, total=start, normed=follows)
+            if trace is not None:
+                trace.made.append(made)
+            yield start
+
+    def answers(self, x: Tensor, states: Mapping[int, Tensor]) -> None:
+        """Write the states, and keep nothing. Sequences never mix: while one half of them waits for memory, the other
+        one can multiply."""
+        loops, seq_len = range(self.plan.num_loops), self.heads["seq_len"]
+        if not x.is_cuda or len(x) < max(HALVED_TOKENS, 2 * seq_len):
+            _exhaust(self.forward(x, loops, states=states))
+            return
+        middle = len(x) // seq_len // 2 * seq_len
+        halves = [
+            self.part(rows).forward(x[rows], loops, states={t: state[rows] for t, state in states.items()})
+            for rows in (slice(middle), slice(middle, None))
+        ]
+        side_by_side([partial(_exhaust, half) for half in halves], x.device)
+
+    def part(self, rows: slice) -> "_Pass":
+        """The same for some of the tokens."""
+        part = copy(self)
+        part.inject = None if self.inject is None else self.inject[rows]
+        return part
+
+    def trace(self, x: Tensor, loops: range) -> _Trace:
+        return _Trace(loops, [_Norms(loops, x, self.plan.compute_dtype) for _ in self.folded], [])
+
+    def operands(self, gradients: Gradients, t: int, layer: int) -> Operands:
+        piece = t // self.plan.remat * self.plan.remat if self.plan.remat else 0
+        return gradients.operands(t, layer, piece)
+
+    def backward(
+        self, t: int, trace: _Trace, gradients: Gradients, rest: Tensor | None, further: Tensor | None,
+        grad_inject: Tensor | None, whole: Tensor,
+    ) -> None:  # fmt: skip
+        """Turn the gradient of loop t's state into that of what it started from, and add `further`.
+
+        Each application finds its gradient among its operands, the rest of the digits in `rest`; that of what the first
+        loop started from goes to `whole`.
+        """
+        made = trace.made.pop()  # its memory can be used again
+        for layer in reversed(range(len(self.folded))):
+            weights, norms, (qkv, attended, z) = self.folded[layer].of_loop(t), trace.norms[layer], made[layer]
+            places = self.operands(gradients, t, layer)
+            if z is None:
+                z = _product(norms.of(FEED_FORWARD, t).value, weights.w_in, weights.b_in)
+            torch.mm(places.grad_feed, weights.w_back, out=places.slope)
+            activation_backward(z, places.slope, places.active, places.slope_sums, self.plan.activation)
+            norm_backward(
+                norms.of(FEED_FORWARD, t), places.slope @ weights.w_in, Rounded(places.grad_feed, rest),
+                out=Rounded(places.grad_attention, rest),
+            )  # fmt: skip
+            attend_backward(
+                qkv, attended, places.grad_attention @ weights.w_out, self.plan.rotation, out=places.grad_qkv,
+                mixed=places.mixed, **self.heads,
+            )  # fmt: skip
+            first = layer == 0
+            before = (t - 1, len(self.folded) - 1) if first else (t, layer - 1)
+            end = before[0] < 0
+            value = torch.empty_like(places.mixed) if end else self.operands(gradients, *before).grad_feed
+            norm_backward(
+                norms.of(ATTENTION, t), places.grad_qkv @ weights.w_qkv, Rounded(places.grad_attention, rest),
+                out=Rounded(value, rest), further=further if first else None,
+                summed=grad_inject if first and t > 0 else None, whole=whole if end else None,
+            )  # fmt: skip
+            gradients.done(t, layer, norms.both, trace.loops.start)
+
+
+class _FusedLoops(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: LoopPlan, x: Tensor, inject: Tensor | None, *rest: Tensor | None) -> tuple[Tensor, ...]:
+        needed = any(ctx.needs_input_grad)
+        run = _Pass(plan, x, inject, rest, differentiated=needed)
+        first, loops = _flat(x), range(plan.num_loops)
+        states = {t: torch.empty_like(first) for t in plan.read}
+        found = tuple(state.view(x.shape) for state in states.values())
+        if not needed:
+            run.answers(first, states)
+            return found
+        ctx.trace = None if plan.remat else run.trace(first, loops)
+        starts = loops[:: plan.remat] if plan.remat else ()
+        ctx.starts = dict.fromkeys(starts[:1], first)
+        for t, start in enumerate(run.forward(first, loops, ctx.trace, states=states, starts=starts)):
+            if start is not None:
+                ctx.starts[t + 1] = start
+        ctx.run, ctx.shape = run, x.shape
+        return found
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        run: _Pass = ctx.run
+        plan = run.plan
+        given = dict(zip(plan.read, map(_flat, grads), strict=True))
+        last = given[plan.read[-1]]
+        gradients = Gradients(run.tables, run.weights, len(last), plan.compute_dtype)
+        grad, rest = torch.empty_like(last), _rest_of(last, plan.compute_dtype)
+
+        def of_state(t: int) -> Rounded:
+            return Rounded(run.operands(gradients, t, len(run.folded) - 1).grad_feed, rest)
+
+        round_off(last, of_state(plan.read[-1]))
+        limited = None
+        if plan.growth_limit is not None:
+            norms = example_norms(of_state(plan.read[-1]), ctx.shape[0])
+            limited = partial(limit_growth, last_norms=norms, limit=plan.growth_limit)
+        grad_inject = None if run.inject is None else torch.zeros_like(last)
+        for trace in _traces(ctx):
+            try:
+                for t in reversed(trace.loops):
+                    run.backward(t, trace, gradients, rest, given.get(t - 1), grad_inject, grad)
+                    if limited is not None and t > 0:
+                        limited(of_state(t - 1))
+            finally:  # whatever happened, the memory of all this will be used again
+                gradients.wait()
+        inject = None if grad_inject is None else grad_inject.view(ctx.shape)
+        tables, weights = gradients.finish()
+        of_weights = (tensor for one in weights for tensor in run.in_first_order(one))
+        return (None, grad.view(ctx.shape), inject, *tables, *of_weights)
+
+
+def _traces(ctx: Any) -> Iterator[_Trace]:
+    """Pieces of the loops, the last first: all as the forward pass kept them, or computed again from their starts."""
+    run: _Pass = ctx.run
+    if ctx.trace is None and not ctx.starts:
+        raise RuntimeError("what the backward pass needs is gone after the first one")
+    trace, ctx.trace = ctx.trace, None  # a loss that somebody still looks at must not keep it
+    if trace is not None:
+        yield trace
+    for start in sorted(ctx.starts, reverse=True):
+        loops = range(start, min(start + run.plan.remat, run.plan.num_loops))
+        trace = run.trace(ctx.starts[start], loops)
+        _exhaust(run.forward(ctx.starts[start], loops, trace))
+        yield trace
+
+
+def _exhaust(steps: Iterator[object]) -> None:
+    deque(steps, maxlen=0)
+
+
+def _flat(states: Tensor) -> Tensor:
+    """(tokens, dim), laid out as kernels read it."""
+    return states.reshape(-1, states.shape[-1]).contiguous()
+
+
+def _rest_of(x: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Memory for the digits that x loses in another precision, if it loses any."""
+    return torch.empty_like(x, dtype=torch.int8) if dtype == torch.bfloat16 else None
+
+
+def _of_layer(tables: Modulation, layer: int) -> Modulation:
+    """Tables (loop, dim) of one layer."""
+    return Modulation(*(None if table is None else table[:, layer] for table in tables))
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return x @ weight.T if bias is None else torch.addmm(bias, x, weight.T)
+
+
+def _active_product(x: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Tensor:
+    """The activation of a product, where possible in the product's own pass over memory.
+
+    The library's GELU is the one with a tanh, whose distance from the exact one is a ninth of what bfloat16 rounds off
+    (root mean square, of normal numbers; at most 5e-4).
+    """
+    if x.is_cuda and x.dtype == torch.bfloat16 and activation != "silu":
+        return torch.ops.aten._addmm_activation(bias, x, weight.T, use_gelu=activation == "gelu")
+    return activation_forward(_product(x, weight, bias), activation)

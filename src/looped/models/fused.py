@@ -1,0 +1,114 @@
+"""All loops of a stack on the fused kernels, where these cover what it does; without gradients, in one launch."""
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from looped.kernels import LayerWeights, Modulation, Rotation
+from looped.kernels.cuda_graphs import Replayed
+from looped.models.stack import LoopStack
+
+OLDEST_CARD = (8, 0)
+MOST_GRAPHS, MOST_BYTES = 8, 2**30
+"""of graphs that one model's answers are replayed from, and of the states that one of them holds"""
+
+
+def why_not_fused(stack: LoopStack) -> str | None:
+    """What stands against the fused kernels for a stack as and where it is, in words; None if nothing does."""
+    config, device = stack.config, stack.device
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return "they need a GPU"
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < OLDEST_CARD:
+        return f"they need compute capability {OLDEST_CARD[0]}.{OLDEST_CARD[1]}, and the card is older"
+    missing = {
+        f"weights in {str(stack.dtype).removeprefix('torch.')}": stack.dtype != torch.float32,
+        "hardmax attention": config.selection != "softmax",
+        f"norm {config.norm!r}": config.norm != "rms",
+        "injection 'concat'": config.injection == "concat",
+        "conditioning 'additive'": config.resolved_conditioning == "additive",
+        "heads of odd size": config.dim // config.num_heads % 2 == 1,
+    }
+    found = [what for what, here in missing.items() if here]
+    return f"they do not cover {found[0]}" if found else None
+
+
+class FusedLoops:
+    """`LoopStack.all_loops` on the fused kernels."""
+
+    def __init__(self, stack: LoopStack) -> None:
+        self.stack = stack
+        self._replayed: Replayed[tuple[Tensor]] | None = None
+
+    def __call__(
+        self, embeddings: Tensor, num_loops: int, read: Sequence[int], first_with_grad: int
+    ) -> tuple[Tensor, ...]:
+        # Precision is the config's: autocast would reach the tables alone, and a graph keep what it was captured with.
+        with torch.cuda.device_of(embeddings), torch.autocast(embeddings.device.type, enabled=False):
+            if not self._can_replay(embeddings, len(read)):
+                return self._launched((embeddings,), num_loops, tuple(read), first_with_grad)
+            if self._replayed is None:
+                self._replayed = Replayed(self._launched, most=MOST_GRAPHS)
+            # A graph knows the weights by where they are.
+            places = tuple(parameter.data_ptr() for parameter in self.stack.parameters())
+            return self._replayed((embeddings,), num_loops, tuple(read), 0, also=places)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies have, too: graphs belong to the memory that they were captured with."""
+        return {"stack": self.stack, "_replayed": None}
+
+    def _can_replay(self, embeddings: Tensor, num_states: int) -> bool:
+        if torch.is_grad_enabled() or not embeddings.is_cuda or torch.cuda.is_current_stream_capturing():
+            return False
+        return num_states * embeddings.nbytes <= MOST_BYTES
+
+    def _launched(
+        self,
+        given: tuple[Tensor],
+        num_loops: int,
+        read: tuple[int, ...],
+        first_with_grad: int,
+    ) -> tuple[Tensor, ...]:
+        from looped.kernels.triton_loops import LoopPlan, fused_loops
+
+        (embeddings,) = given
+        stack, config = self.stack, self.stack.config
+        inject = embeddings if config.injection == "add" else None
+        tables = stack.modulation(num_loops, embeddings.device)
+        layers = [LayerWeights(*(getattr(layer, name) for name in LayerWeights._fields)) for layer in stack.layers]
+        angles = stack.rotation(embeddings.shape[1], embeddings.device)
+        rotation = None if angles is None else Rotation(*(each.to(stack.compute_dtype) for each in angles))
+
+        def run(x: Tensor, first: int, wanted: Sequence[int]) -> tuple[Tensor, ...]:
+            last = wanted[-1] + 1
+            plan = LoopPlan(
+                num_loops=last - first,
+                read=tuple(t - first for t in wanted),
+                num_heads=config.num_heads,
+                causal=stack.causal,
+                activation=config.activation,
+                compute_dtype=stack.compute_dtype,
+                rotation=rotation,
+                remat=stack.remat,
+                growth_limit=stack.growth_limit,
+            )
+            attention, feed_forward = (
+                Modulation(*(None if table is None else table[first:last] for table in each)) for each in tables
+            )
+            return fused_loops(plan, x, inject, attention, feed_forward, layers)
+
+        if first_with_grad == 0:
+            return run(embeddings, 0, read)
+        with torch.no_grad():
+            early = [t for t in read if t < first_with_grad]
+            *states, state = run(embeddings, 0, sorted({*early, first_with_grad - 1}))
+            states = (*states, state) if first_with_grad - 1 in early else tuple(states)
+        late = [t for t in read if t >= first_with_grad]
+        # What is injected into the first loop with a gradient has one too.
+        state = state if inject is None else state + inject
+        return states + run(state, first_with_grad, late) if late else states

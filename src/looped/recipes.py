@@ -1,0 +1,198 @@
+"""Named recipes as data: what differs from the config's defaults, for every task, for single ones, for one's blocks.
+
+`paper` is what the paper states (Appendix C), `fast` what learned fastest in our measurements, `laptop` a small
+version of `fast` for two CPU cores. A recipe is a starting point: any flag or `dataclasses.replace` overrides it.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from looped.config import ModelConfig, RunConfig
+from looped.tasks import task_class
+from looped.utils.errors import require_one_of
+
+_ALL = "*"
+
+# Layers of a standard model, and loops of one that loops: where the paper compares them, and on a laptop.
+DEPTHS: dict[str, tuple[int, int]] = {
+    "edit-distance": (12, 50),
+    "lcs": (12, 50),
+    "sudoku": (6, 32),
+    "countdown": (6, 32),
+    "decision-tree": (12, 12),
+    "language": (6, 24),  # the paper's table says 12 layers; its appendix, its code and its parameter counts say 6
+}
+_NEW_DEPTH = 12, 12  # of a task that is not the paper's
+LAPTOP_DEPTH = 4, 8
+# The paper's language models were chosen for their number of parameters.
+_STANDARD_LANGUAGE_MODEL = {"model": {"dim": 512, "num_heads": 8}}
+
+# Back through 50 loops the gradient of one string in a batch is fifty times as long as the others' and drowns them; now
+# and then one explodes, and a single step along it can undo what was learned (dev/LOG.md).
+_EXPLODING = {"growth_limit": 4.0, "spike_factor": 4.0}
+# A timestep's gates multiply every step of the matrices behind them, so it wants a lower rate.
+_LOOPED_STRINGS = {"muon_learning_rate": 0.002, "learning_rate": 2e-4, **_EXPLODING}
+_MODULATED_STRINGS = {"muon_learning_rate": 0.0015, "learning_rate": 1.5e-4, **_EXPLODING}
+# From 30 letters to 60 in one step nothing is left of what was learned.
+_SIX_LENGTHS = {"size_schedule": "growing", "size_choices": (0.25, 0.4, 0.55, 0.7, 0.85, 1.0)}
+
+# recipe -> task, or all, or task/block -> part of the config -> field -> value
+RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
+    "paper": {
+        _ALL: {
+            # The precision is not said; the public code multiplies in bfloat16.
+            "model": {"dim": 256, "num_heads": 4, "injection": "add", "precision": "bfloat16"},
+            "train": {
+                "optimizer": "adamw",
+                "learning_rate": 1e-4,
+                "weight_decay": 0.01,
+                "schedule": "linear",
+                "warmup_steps": 5,
+                "batch_size": 64,
+            },
+        },
+        # 50 epochs of 10^6, 3 * 10^6 and 5 * 10^6 examples.
+        "edit-distance": {"train": {"num_examples": 1_000_000, "num_steps": 50 * 1_000_000 // 64}},
+        "lcs": {"train": {"num_examples": 1_000_000, "num_steps": 50 * 1_000_000 // 64}},
+        "sudoku": {
+            "train": {"num_examples": 3_000_000, "num_steps": 50 * 3_000_000 // 64, "supervision": "mean"},
+        },
+        "countdown": {"train": {"num_examples": 5_000_000, "num_steps": 50 * 5_000_000 // 64}},
+        # Points 26 to 101 by 5, and dimensions 5 to 20 with them, every 5000 steps.
+        "decision-tree": {
+            "train": {
+                "num_steps": 200_000,
+                "supervision": "mean",
+                "size_schedule": "growing",
+                "size_choices": tuple(points / 101 for points in range(26, 102, 5)),
+                "curriculum_steps": 80_000,
+            },
+        },
+        "language": {
+            "model": {"dim": 768, "num_heads": 12},
+            "train": {
+                "num_steps": 100_000,
+                "batch_size": 48,
+                "learning_rate": 2e-4,
+                "final_rate": 0.3,
+                "schedule": "cosine",
+                "warmup_steps": 2000,
+                "beta2": 0.95,
+                "weight_decay": 1e-4,
+            },
+        },
+        "language/standard": _STANDARD_LANGUAGE_MODEL,
+    },
+    "fast": {
+        _ALL: {
+            "model": {"dim": 256, "num_heads": 4, "injection": "add", "positions": "rotary", "precision": "bfloat16"},
+            "train": {
+                "optimizer": "muon",
+                "learning_rate": 1e-3,
+                "beta2": 0.99,
+                "muon_learning_rate": 0.01,  # its usual 0.02 spiked at r = 50
+                "muon_weight_decay": 0.1,
+                "warmup_steps": 200,
+                "batch_size": 512,
+            },
+        },
+        # A tenth of the paper's samples. Short strings first bring the take-off forward by more than half; smaller
+        # batches and more steps learn more from as many strings, at hardly more cost.
+        "edit-distance": {
+            "train": {**_SIX_LENGTHS, "curriculum_steps": 24_000, "num_steps": 40_000, "batch_size": 128},
+        },
+        # As it was trained last; a standard model needs none of this to learn.
+        "edit-distance/standard": {
+            "train": {
+                "size_choices": (0.25, 0.5, 1.0),
+                "curriculum_steps": 6000,
+                "num_steps": 10_000,
+                "batch_size": 512,
+            },
+        },
+        "edit-distance/looped": {"train": _LOOPED_STRINGS},
+        "edit-distance/modulated": {"train": _MODULATED_STRINGS},
+        "lcs": {
+            "train": {**_SIX_LENGTHS, "curriculum_steps": 16_800, "num_steps": 28_000, "batch_size": 128},
+        },
+        "lcs/looped": {"train": _LOOPED_STRINGS},
+        "lcs/modulated": {"train": _MODULATED_STRINGS},
+        "sudoku": {
+            "model": {"positions": "coordinates"},
+            "train": {"supervision": "mean"},
+        },
+        "countdown": {"train": {"num_steps": 20_000}},
+        # The paper's curriculum in four stages: every size is compiled on its own.
+        "decision-tree": {
+            "train": {
+                "num_steps": 20_000,
+                "supervision": "mean",
+                "batch_size": 256,
+                "size_schedule": "growing",
+                "size_choices": tuple(points / 101 for points in (26, 51, 76, 101)),
+                "curriculum_steps": 8000,
+            },
+        },
+        # 74 million tokens: at r = 24 four minutes of one H200.
+        "language": {
+            "model": {"dim": 768, "num_heads": 12},
+            "train": {"num_steps": 1500, "batch_size": 48, "beta2": 0.95},
+        },
+        "language/standard": _STANDARD_LANGUAGE_MODEL,
+    },
+    "laptop": {
+        _ALL: {
+            "model": {"dim": 64, "num_heads": 4, "injection": "add", "positions": "rotary"},
+            "train": {
+                "optimizer": "muon",
+                "learning_rate": 3e-3,
+                "muon_learning_rate": 0.01,
+                "warmup_steps": 50,
+                "batch_size": 64,
+                "num_steps": 2700,
+                "ema_decay": 0.99,
+                "eval_every": 250,
+            },
+        },
+        # A short start on short strings: without it, models that loop often stay with the lengths alone for long.
+        "edit-distance": {
+            "task": {"length": 6, "alphabet": 3, "max_letters": 3},
+            "train": {"size_schedule": "growing", "size_choices": (0.5, 1.0), "curriculum_steps": 700},
+        },
+        "lcs": {"task": {"length": 8, "alphabet": 3, "max_letters": 3}},
+        "sudoku": {
+            "task": {"side": 4},
+            "model": {"positions": "coordinates"},
+            "train": {"supervision": "mean"},
+        },
+        # So small a model never learns to reach targets that it was not trained on; with other numbers it is tested.
+        "countdown": {"task": {"count": 3, "max_input": 30, "max_target": 60, "test_targets": "training"}},
+        "decision-tree": {"task": {"points": 21, "dims": 4, "depth": 2}, "train": {"supervision": "mean"}},
+        # The vocabulary is GPT-2's whatever the width, and takes nearly all of the time.
+        "language": {"task": {"seq_len": 32}, "train": {"batch_size": 8, "num_steps": 300}},
+    },
+}
+
+
+def depth_of(name: str, task: str) -> tuple[int, int]:
+    """By a recipe: layers of a standard model, and loops of one that loops."""
+    return LAPTOP_DEPTH if name == "laptop" else DEPTHS.get(task, _NEW_DEPTH)
+
+
+def recipe(name: str, task: str, block: str = "looped") -> RunConfig:
+    """The config that a recipe gives for a task and a block (`ModelConfig.block`)."""
+    require_one_of("recipe", name, RECIPES)
+    start = task_class(task)()
+    parts = [RECIPES[name].get(which, {}) for which in (_ALL, task, f"{task}/{block}")]
+    num_layers, num_loops = depth_of(name, task)
+    depth = {"num_layers": num_layers} if block == "standard" else {"num_loops": num_loops}
+    of_block: dict[str, Any] = {"block": block, **depth}
+    config = RunConfig(start, ModelConfig(**of_block))
+    for part in parts:
+        config = replace(
+            config,
+            task=replace(config.task, **part.get("task", {})),
+            model=replace(config.model, **part.get("model", {})),
+            train=replace(config.train, **part.get("train", {})),
+        )
+    return config

@@ -1,0 +1,182 @@
+"""Countdown's inner loops: drawing puzzles that have a solution, finding the first one, checking answers; in tokens."""
+
+import numpy as np
+from numba import uint64
+
+from looped.tasks import rng
+from looped.tasks.jit import compiled
+
+# Tokens: the blank, four operators, the equals sign, then one token for each number from 0 on.
+BLANK = 0
+OPERATORS = "+*-/"
+PLUS, TIMES, MINUS, OVER = 1, 2, 3, 4
+EQUALS = 5
+ZERO = 6
+
+STEP_TOKENS = 5  # a, operator, b, =, c
+MAX_COUNT = 4
+MAX_TRIES = 1_000_000
+
+
+@compiled(nogil=True)
+def draw_examples(
+    sequences, seed, split, indices, first_bucket, end_bucket, count, max_input, targets, largest
+):  # fmt: skip
+    """Draw numbers and target again, from the example's own stream, until they fit the split and have a solution."""
+    hands = np.empty((MAX_COUNT + 1, MAX_COUNT), dtype=np.int64)
+    steps = np.empty((MAX_COUNT - 1, 4), dtype=np.int64)
+    for row in range(len(indices)):
+        state = rng.start(seed, split, indices[row])
+        tries = 0
+        while True:
+            tries += 1
+            if tries > MAX_TRIES:
+                return False
+            for i in range(count):
+                state, number = rng.below(state, max_input)
+                hands[count, i] = 1 + number
+            state, which = rng.below(state, len(targets))
+            bucket = _content_bucket(hands[count], count)
+            if first_bucket <= bucket < end_bucket and search(hands, count, targets[which], largest, steps):
+                break
+        _lay_out(sequences[row], hands[count], count, targets[which], steps)
+    return True
+
+
+@compiled(nogil=True)
+def _content_bucket(numbers, count):
+    """By the numbers without their order: the same numbers stay in one split, whatever the target."""
+    digest = uint64(count)
+    previous = np.int64(0)
+    used = 0
+    while used < count:
+        smallest = np.int64(1 << 32)
+        for i in range(count):
+            if previous < numbers[i] < smallest:
+                smallest = numbers[i]
+        for i in range(count):
+            if numbers[i] == smallest:
+                digest = rng.absorb(digest, smallest)
+                used += 1
+        previous = smallest
+    return rng.bucket(digest)
+
+
+@compiled(nogil=True)
+def search(hands, count, target, largest, steps):
+    """The first solution, depth first: pairs (i, j), i < j, in the order of the numbers; for each pair + * - /.
+
+    A sum or product is written in the order of the numbers, a difference or quotient from the larger to the smaller.
+    The result of a step goes behind the numbers that are left. `hands[k]` holds the k numbers still at hand.
+    """
+    hand = hands[count]
+    if count == 2:
+        operator = _last_operator(hand[0], hand[1], target)
+        if operator:
+            _note(steps[0], hand[0], hand[1], operator, target)
+        return operator != 0
+    for i in range(count - 1):
+        for j in range(i + 1, count):
+            a, b = hand[i], hand[j]
+            high, low = max(a, b), min(a, b)
+            for operator in range(PLUS, OVER + 1):
+                if operator == PLUS:
+                    result = a + b
+                elif operator == TIMES:
+                    result = a * b
+                elif operator == MINUS:
+                    result = high - low
+                elif low == 0 or high % low != 0:
+                    continue
+                else:
+                    result = high // low
+                if result > largest:
+                    continue
+                place = 0
+                for k in range(count):
+                    if k != i and k != j:
+                        hands[count - 1, place] = hand[k]
+                        place += 1
+                hands[count - 1, place] = result
+                if search(hands, count - 1, target, largest, steps):
+                    _note(steps[count - 2], a, b, operator, result)
+                    return True
+    return False
+
+
+@compiled(nogil=True)
+def _last_operator(a, b, target):
+    """The first operator that makes the target of the last two numbers, 0 if none; most of the search is spent here."""
+    high, low = max(a, b), min(a, b)
+    if a + b == target:
+        return PLUS
+    if a * b == target:
+        return TIMES
+    if high - low == target:
+        return MINUS
+    return OVER if low * target == high and low > 0 else 0
+
+
+@compiled(nogil=True)
+def _note(step, a, b, operator, result):
+    ordered = operator in (MINUS, OVER)
+    step[0] = max(a, b) if ordered else a
+    step[1] = operator
+    step[2] = min(a, b) if ordered else b
+    step[3] = result
+
+
+@compiled(nogil=True)
+def _lay_out(sequence, numbers, count, target, steps):
+    for i in range(count):
+        sequence[i] = ZERO + numbers[i]
+    sequence[count] = ZERO + target
+    place = count + 1
+    for k in range(count - 2, -1, -1):
+        sequence[place] = ZERO + steps[k, 0]
+        sequence[place + 1] = steps[k, 1]
+        sequence[place + 2] = ZERO + steps[k, 2]
+        sequence[place + 3] = EQUALS
+        sequence[place + 4] = ZERO + steps[k, 3]
+        place += STEP_TOKENS
+
+
+@compiled(nogil=True)
+def check_answers(inputs, outputs, count):
+    """Per example: is each step true, made of numbers at hand, each used once, and the last result the target?"""
+    valid = np.zeros(len(inputs), dtype=np.bool_)
+    hand = np.empty(count, dtype=np.int64)
+    for row in range(len(inputs)):
+        hand[:] = inputs[row, :count]
+        right = True
+        for step in range(count - 1):
+            place = count + 1 + STEP_TOKENS * step
+            a, operator, b = outputs[row, place], outputs[row, place + 1], outputs[row, place + 2]
+            result = outputs[row, place + 4]
+            left = count - step
+            right = _take(hand, left, a) and _take(hand, left - 1, b) and outputs[row, place + 3] == EQUALS
+            if not right or result < ZERO:
+                right = False
+                break
+            x, y, z = a - ZERO, b - ZERO, result - ZERO
+            right = (
+                (operator == PLUS and x + y == z)
+                or (operator == TIMES and x * y == z)
+                or (operator == MINUS and x - y == z)
+                or (operator == OVER and y != 0 and x == y * z)
+            )
+            if not right:
+                break
+            hand[left - 2] = result
+        valid[row] = right and hand[0] == inputs[row, count]
+    return valid
+
+
+@compiled(nogil=True)
+def _take(hand, left, token):
+    """Remove one token from the first `left` of the hand; False if it is not there."""
+    for i in range(left):
+        if hand[i] == token:
+            hand[i] = hand[left - 1]
+            return True
+    return False

@@ -1,0 +1,270 @@
+"""Countdown (Section 5 and the appendix): join the given numbers with + - * / until the target is reached.
+
+An example is `58 84 48 62 96` and a blank for each token of the answer `62 - 58 = 4  48 / 4 = 12  84 + 12 = 96`, which
+is predicted at the blanks. There is often more than one answer: `accuracy` counts every answer that checks out,
+`exact_match` only the one that is stored, the first in the order stated at `countdown_search.search`.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from looped.tasks.base import Batch, Spec, Split, Task, draw_keys, masked_accuracy, split_buckets, summary, typed_fields
+from looped.tasks.countdown.search import (
+    BLANK,
+    EQUALS,
+    MAX_COUNT,
+    MAX_TRIES,
+    OPERATORS,
+    PLUS,
+    STEP_TOKENS,
+    ZERO,
+    check_answers,
+    draw_examples,
+)
+from looped.utils.errors import InputError, require
+
+_NUMBER = r"\d{1,9}"  # of thousands of digits Python makes no number
+
+
+@dataclass(frozen=True)
+class Countdown(Task):
+    """Reach a target from a few numbers, each used once, by steps whose results are whole and not negative."""
+
+    name: ClassVar[str] = "countdown"
+
+    count: int = 4
+    """how many numbers are given"""
+    max_input: int = 99
+    """given numbers are uniform in 1..max_input"""
+    min_target: int = 10
+    """smallest target"""
+    max_target: int = 100
+    """largest target"""
+    held_out: float = 0.1
+    """share of the targets that are never trained on"""
+    test_targets: Literal["held-out", "training"] = "held-out"
+    """targets of the test split: those held out, or those trained on with numbers that were not"""
+    max_result: int | None = None
+    """largest result of a step; examples that need a larger one are drawn again (None: no limit)"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(2 <= self.count <= MAX_COUNT, f"task.count must be in 2..{MAX_COUNT}, got {self.count}")
+        require(2 <= self.max_input <= 999, f"task.max_input must be in 2..999, got {self.max_input}")
+        require(
+            2 <= self.min_target <= self.max_target <= 999,
+            f"expected 2 <= task.min_target <= task.max_target <= 999, got {self.min_target}, {self.max_target}",
+        )
+        require(0 <= self.held_out < 1, f"task.held_out must be at least 0 and below 1, got {self.held_out}")
+        require(
+            bool(self.held_out_targets) or self.test_targets == "training",
+            f"task.held_out = {self.held_out} holds out no target: set task.test_targets to training",
+        )
+        require(
+            bool(self.targets_of("train")),
+            f"expected a target that is left for training, got task.held_out = {self.held_out}, which holds out all "
+            f"of {self.min_target}..{self.max_target}",
+        )
+        least = max(self.max_input, self.max_target)
+        require(
+            self.max_result is None or self.max_result >= least,
+            f"task.max_result must be at least the largest input and target ({least}), got {self.max_result}",
+        )
+
+    @property
+    def size(self) -> int:
+        return self.count
+
+    @property
+    def spec(self) -> Spec:
+        vocabulary = ZERO + self.largest_number + 1
+        return Spec("tokens", vocabulary, vocabulary, _seq_len(self.count))
+
+    def seq_len_at(self, size: int) -> int:
+        return _seq_len(size)
+
+    @property
+    def largest_number(self) -> int:
+        """The largest number that can occur, N being the largest input and T the largest target.
+
+        A step that joins two inputs gives at most N * N. Only with four numbers can a step join such a result with an
+        input and not be the last; then the last one makes the target of its result P and an input, so that P is at
+        most T + N (P - d), T * N (P / d), or smaller still.
+        """
+        proved = self.max_input * max(self.max_input, self.max_target)
+        return proved if self.max_result is None else min(self.max_result, proved)
+
+    @property
+    def held_out_targets(self) -> tuple[int, ...]:
+        """Chosen by a hash of the target, so that they are the same for every seed."""
+        targets = range(self.min_target, self.max_target + 1)
+        by_hash = sorted(targets, key=lambda target: hashlib.sha256(str(target).encode()).digest())
+        return tuple(sorted(by_hash[: round(self.held_out * len(targets))]))
+
+    def targets_of(self, split: Split) -> tuple[int, ...]:
+        """The targets that a split's examples have."""
+        held_out = self.held_out_targets
+        if split == "test" and self.test_targets == "held-out":
+            return held_out
+        return tuple(target for target in range(self.min_target, self.max_target + 1) if target not in held_out)
+
+    def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
+        count = self.checked_size(size, least=2)
+        keys = draw_keys(seed, split, indices)
+        sequences = np.zeros((len(indices), _seq_len(count)), dtype=np.int64)
+        made = draw_examples(
+            sequences, *keys, *split_buckets(split), count, self.max_input,
+            np.array(self.targets_of(split)), self.largest_number,
+        )  # fmt: skip
+        if not made:
+            raise InputError(
+                f"no {split} example of {self.name} after {MAX_TRIES} tries: "
+                f"{count} numbers up to {self.max_input} reach too few targets to split"
+            )
+        mask = self.counted(sequences)
+        return Batch(np.where(mask, BLANK, sequences), sequences, mask)
+
+    def test_sets(self) -> dict[str, Self]:
+        names = {"held-out targets": "held-out", "training targets": "training"} if self.held_out_targets else {}
+        return {name: replace(self, test_targets=targets) for name, targets in names.items()}
+
+    def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
+        valid = _check(batch.inputs, prediction)
+        return {"accuracy": valid.astype(np.float64), "exact_match": masked_accuracy(prediction, batch)}
+
+    def is_right(self, inputs: np.ndarray, outputs: np.ndarray, truth: str | None) -> bool:
+        """By the rules, as `score` has it: the truth is only the first of many right answers."""
+        return bool(_check(inputs[None], outputs[None])[0])
+
+    def render(self, inputs: np.ndarray) -> str:
+        numbers, target = self._given(inputs)
+        return f"{' '.join(map(str, numbers))} -> {target}"
+
+    def parse(self, text: str) -> np.ndarray:
+        match = re.fullmatch(rf"\s*({_NUMBER}(?:\s+{_NUMBER})+)\s*->\s*({_NUMBER})\s*", text)
+        if match is None:
+            raise InputError(f"expected numbers and a target, like 58 84 48 62 -> 96, got {text!r}")
+        numbers, target = [int(number) for number in match[1].split()], int(match[2])
+        require(2 <= len(numbers) <= self.count, f"expected 2 to {self.count} numbers, got {len(numbers)} in {text!r}")
+        for number in numbers:
+            require(1 <= number <= self.max_input, f"expected numbers in 1..{self.max_input}, got {number} in {text!r}")
+        require(
+            self.min_target <= target <= self.max_target,
+            f"expected a target in {self.min_target}..{self.max_target}, got {target} in {text!r}",
+        )
+        inputs = np.full(_seq_len(len(numbers)), BLANK, dtype=np.int64)
+        inputs[: len(numbers) + 1] = [ZERO + number for number in [*numbers, target]]
+        return inputs
+
+    def answer(self, outputs: np.ndarray) -> str:
+        symbols = {BLANK: "_", EQUALS: "="} | dict(enumerate(OPERATORS, PLUS))
+        words = [symbols.get(int(token), str(int(token) - ZERO)) for token in outputs[_count_of(len(outputs)) + 1 :]]
+        return ", ".join(" ".join(words[i : i + STEP_TOKENS]) for i in range(0, len(words), STEP_TOKENS))
+
+    def describe(self, inputs: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
+        numbers, target = self._given(inputs)
+        return {"numbers": numbers, "target": target, "solution": self.answer(outputs)}
+
+    def counted(self, inputs: np.ndarray) -> np.ndarray:
+        mask = np.zeros(inputs.shape, dtype=np.bool_)
+        mask[:, _count_of(inputs.shape[1]) + 1 :] = True
+        return mask
+
+    def solve(self, inputs: np.ndarray) -> str | None:
+        """The first solution as text, by a plain search over the same order: what the fast one is tested against."""
+        numbers, target = self._given(inputs)
+        return next(_plain_solutions(numbers, target, self.largest_number), None)
+
+    def unlike_examples(self, inputs: np.ndarray) -> str | None:
+        numbers, _ = self._given(inputs)
+        return None if len(numbers) == self.count else f"expected {self.count} numbers, got {len(numbers)}"
+
+    def verify(self, example: dict[str, Any]) -> None:
+        numbers, target, solution = typed_fields(example, numbers=list, target=int, solution=str)
+        require(all(type(number) is int for number in numbers), f"expected whole numbers, got {numbers}")
+        inputs = self.parse(f"{' '.join(map(str, numbers))} -> {target}")
+        if fault := solution_fault(numbers, target, solution):
+            raise InputError(f"{solution!r} does not make {target} of {numbers}: {fault}")
+        first = self.solve(inputs)
+        require(solution == first, f"expected the first solution {first!r}, got {solution!r}")
+
+    def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Shares of the operators, and how large the numbers are that a solution passes through."""
+        solutions = [[step.split() for step in example["solution"].split(", ")] for example in examples]
+        operators = Counter(step[1] for steps in solutions for step in steps)
+        largest = np.array([max((int(step[4]) for step in steps[:-1]), default=0) for steps in solutions])
+        return {
+            "target": summary([example["target"] for example in examples]),
+            "operators": {operator: operators[operator] / operators.total() for operator in OPERATORS},
+            "largest_intermediate": {
+                "share_above_99": float(np.mean(largest > 99)),
+                "percentile_99": float(np.percentile(largest, 99)),
+                "max": int(largest.max()),
+                "bound": self.largest_number,
+            },
+        }
+
+    def _given(self, inputs: np.ndarray) -> tuple[list[int], int]:
+        *numbers, target = (int(token) - ZERO for token in inputs[: _count_of(len(inputs)) + 1])
+        return numbers, target
+
+
+def solution_fault(numbers: Sequence[int], target: int, solution: str) -> str | None:
+    """What is wrong with a solution like `62 - 58 = 4, 48 / 4 = 12, 84 + 12 = 96`; None if it is right."""
+    at_hand = Counter(numbers)
+    result = None
+    for step in solution.split(","):
+        match = re.fullmatch(rf"\s*({_NUMBER}) ([-+*/]) ({_NUMBER}) = ({_NUMBER})\s*", step)
+        if match is None:
+            return f"{step.strip()!r} is not a step like 62 - 58 = 4"
+        a, b, result = int(match[1]), int(match[3]), int(match[4])
+        for used in (a, b):
+            if not at_hand[used]:
+                return f"{used} is not at hand in {step.strip()!r}"
+            at_hand[used] -= 1
+        true = {"+": a + b == result, "*": a * b == result, "-": a - b == result, "/": b != 0 and a == b * result}
+        if not true[match[2]]:
+            return f"{step.strip()!r} is false"
+        at_hand[result] += 1
+    if at_hand.total() > 1:
+        return f"{at_hand.total() - 1} numbers are left over"
+    return None if result == target else f"it ends at {result}"
+
+
+def _plain_solutions(numbers: Sequence[int], target: int, largest: int) -> Iterator[str]:
+    """Every solution as text, in the order that `countdown_search.search` states."""
+    for i in range(len(numbers)):
+        for j in range(i + 1, len(numbers)):
+            rest = [number for k, number in enumerate(numbers) if k not in (i, j)]
+            low, high = sorted((numbers[i], numbers[j]))
+            steps = [(numbers[i], "+", numbers[j], low + high), (numbers[i], "*", numbers[j], low * high)]
+            steps.append((high, "-", low, high - low))
+            if low and high % low == 0:
+                steps.append((high, "/", low, high // low))
+            for a, operator, b, result in steps:
+                text = f"{a} {operator} {b} = {result}"
+                if result > largest:
+                    continue
+                if rest:
+                    yield from (f"{text}, {more}" for more in _plain_solutions([*rest, result], target, largest))
+                elif result == target:
+                    yield text
+
+
+def _check(inputs: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """(batch,) booleans: which outputs are solutions."""
+    return check_answers(inputs, np.ascontiguousarray(outputs, dtype=np.int64), _count_of(inputs.shape[1]))
+
+
+def _seq_len(count: int) -> int:
+    return count + 1 + STEP_TOKENS * (count - 1)
+
+
+def _count_of(seq_len: int) -> int:
+    return (seq_len - 1 + STEP_TOKENS) // (1 + STEP_TOKENS)

@@ -1,0 +1,173 @@
+"""Data sets of a task: look at examples, write them to a file, check every example of a file, count what is in them.
+
+A file holds one JSON object per line. The first says what the rest are (task, seed, split, size); each other one is an
+example in the task's own terms.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from looped.config import RunConfig
+from looped.tasks import Batch, Split, Task
+from looped.tasks.base import MAX_EXAMPLES
+from looped.utils.errors import InputError, require
+from looped.utils.files import from_json, save
+
+CHUNK = 500  # examples made and written at a time
+MAX_SIZE = 10**9  # of a file
+# Of examples that are counted: those are in memory together, and take about 40 bytes a number.
+MAX_NUMBERS = 2**26
+
+Progress = Callable[[int, int], None]
+"""called with the number of examples done and their total"""
+
+
+def sample(task: Task, size: int = 5, seed: int = 0, split: Split = "train") -> list[dict[str, Any]]:
+    """The first `size` examples of a split in the task's own terms."""
+    return list(chain.from_iterable(parts(task, size, seed, split)))
+
+
+def parts(
+    task: Task, size: int, seed: int = 0, split: Split = "train", *, most: int = MAX_EXAMPLES
+) -> Iterator[list[dict[str, Any]]]:
+    """The same, some at a time: however many there are, few are in memory."""
+    _require_size(size, most)
+    numbers = range(size)
+    return (task.examples(seed, split, numbers[start : start + CHUNK]) for start in range(0, size, CHUNK))
+
+
+def build(
+    task: Task,
+    path: str | Path,
+    size: int,
+    seed: int = 0,
+    split: Split = "train",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Write a data set. Until it is complete, whatever lay at `path` before stays there untouched."""
+    path = Path(path)
+    _require_size(size, MAX_SIZE)
+    require(not path.is_dir(), f"expected a file to write, got the folder {path}")
+    header = {"task": RunConfig(task).to_json()["task"], "seed": seed, "split": split, "size": size}
+    digest = hashlib.sha256()
+
+    def write(file: IO[bytes]) -> None:
+        for line in _lines(task, header, progress):
+            digest.update(line)
+            file.write(line)
+
+    save(path, write)
+    return {"path": str(path), **header, "sha256": digest.hexdigest()}
+
+
+def check(path: str | Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Verify every example of a file with its task's reference solver; the first that is wrong is an `InputError`."""
+    path = Path(path)
+    rows = _read(path)
+    header = next(rows, None)
+    if header is None:
+        raise InputError(f"{path} is empty: expected a data set")
+    task, size = _task_and_size(header, path)
+    done = 0
+    for done, example in enumerate(rows, start=1):
+        where = f"{path}, line {done + 1}"
+        require(done <= size, f"{where}: expected {size} examples, as the first line says, got more")
+        try:
+            task.verify(example)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        if progress is not None:
+            progress(done, size)
+    require(done == size, f"{path} is cut short: expected {size} examples, as the first line says, got {done}")
+    return {"path": str(path), "task": task.name, "examples": done}
+
+
+def stats(task: Task, size: int = 1000, seed: int = 0, split: Split = "train") -> dict[str, Any]:
+    """What the first `size` examples of a split, or all, are like: classes, the best constant answer, and the like."""
+    numbers_each = task.spec.seq_len * (task.spec.input_size if task.spec.kind == "vectors" else 1)
+    _require_size(size, max(1, min(MAX_EXAMPLES, MAX_NUMBERS // numbers_each)))
+    if split != "train":
+        size = task.distinct_among(split, size)  # as a test counts them
+    batch = task.sample(seed, split, range(size))
+    examples = task.examples(seed, split, range(size))
+    result: dict[str, Any] = {
+        "task": task.name,
+        "split": split,
+        "seed": seed,
+        "examples": size,
+        "sha256": fingerprint(batch),
+        "seq_len": batch.inputs.shape[1],
+        "counted_positions": float(batch.mask.sum(axis=1).mean()),
+        "baseline": {task.metric: task.baseline(batch)},
+    }
+    if batch.mask.sum() == size and task.spec.kind == "tokens":
+        classes = Counter(batch.targets[batch.mask].tolist())
+        result["classes"] = {str(label): classes[label] for label in sorted(classes)}
+    return result | task.statistics(examples)
+
+
+def fingerprint(batch: Batch) -> str:
+    """A hash of a batch's content: two held-out sets are one set if these are equal."""
+    digest = hashlib.sha256()
+    for array in batch:
+        digest.update(f"{array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _require_size(size: int, most: int) -> None:
+    require(size >= 1, f"size must be at least 1, got {size}")
+    require(size <= most, f"size must be at most {most:,}, got {size}")
+
+
+def _lines(task: Task, header: dict[str, Any], progress: Progress | None) -> Iterator[bytes]:
+    yield _as_line(header)
+    done = 0
+    for examples in parts(task, header["size"], header["seed"], header["split"], most=MAX_SIZE):
+        yield b"".join(map(_as_line, examples))
+        done += len(examples)
+        if progress is not None:
+            progress(done, header["size"])
+
+
+def _as_line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def _read(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file, line by line."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    value = from_json(line)
+                except ValueError:  # bad UTF-8 is one, too
+                    raise InputError(f"{path}, line {number}: expected a JSON object, got {_shorten(line)}") from None
+                require(isinstance(value, dict), f"{path}, line {number}: expected a JSON object, got {_shorten(line)}")
+                yield value
+    except OSError as error:
+        raise InputError(f"could not read {path}: {error.strerror}") from None
+
+
+def _shorten(line: bytes) -> str:
+    text = line.decode(errors="replace").strip()
+    return repr(text if len(text) <= 40 else text[:40] + "...")
+
+
+def _task_and_size(header: dict[str, Any], path: Path) -> tuple[Task, int]:
+    size = header.get("size")
+    require(
+        isinstance(header.get("task"), dict) and type(size) is int and size >= 1,
+        f"{path}, line 1: expected an object with the fields task and size",
+    )
+    try:
+        return RunConfig.from_json({"task": header["task"]}).task, size  # type: ignore[return-value]
+    except InputError as error:
+        raise InputError(f"{path}, line 1: {error}") from None

@@ -1,0 +1,5 @@
+"""Language modelling: predict the next token of a text."""
+
+from looped.tasks.language.task import Language
+
+__all__ = ["Language"]

@@ -1,0 +1,92 @@
+"""Dynamic programmes over many pairs of strings: edit distance, one pair per vector lane, and longest common
+subsequence, one bit per letter.
+
+Strings come as (pair, 2, letters) int8 arrays of letter numbers below 26, with (pair, 2) lengths.
+"""
+
+import numpy as np
+from numba import uint64
+
+from looped.tasks.jit import compiled
+
+LANES = 32
+NUM_LETTERS = 26
+WORD = 64
+
+
+@compiled(nogil=True)
+def edit_distances(strings, lengths, insert, delete, replace, border_insert, border_delete):
+    """Least costs of turning first strings into second ones: LANES tables are filled abreast.
+
+    The border costs are those of leading insertions and deletions: equal to the others for the true distance.
+    """
+    num_pairs = len(strings)
+    answers = np.empty(num_pairs, dtype=np.int64)
+    width = strings.shape[2]
+    first = np.empty((width, LANES), dtype=np.int16)
+    second = np.empty((width, LANES), dtype=np.int16)
+    table = np.empty((width + 1, LANES), dtype=np.int16)
+    diagonal = np.empty(LANES, dtype=np.int16)
+    insert, delete, replace = np.int16(insert), np.int16(delete), np.int16(replace)
+    for start in range(0, num_pairs, LANES):
+        count = min(LANES, num_pairs - start)
+        rows = columns = 0
+        for lane in range(count):
+            rows = max(rows, lengths[start + lane, 0])
+            columns = max(columns, lengths[start + lane, 1])
+            for i in range(width):
+                first[i, lane] = strings[start + lane, 0, i]
+                second[i, lane] = strings[start + lane, 1, i]
+        for j in range(columns + 1):
+            table[j, :] = j * border_insert
+        for lane in range(count):
+            if lengths[start + lane, 0] == 0:
+                answers[start + lane] = table[lengths[start + lane, 1], lane]
+        for i in range(1, rows + 1):
+            diagonal[:] = table[0]
+            table[0, :] = i * border_delete
+            letter = first[i - 1]
+            for j in range(1, columns + 1):
+                left, here, other = table[j - 1], table[j], second[j - 1]
+                for lane in range(LANES):
+                    above = here[lane]
+                    changed = diagonal[lane] + (replace if letter[lane] != other[lane] else np.int16(0))
+                    best = min(np.int16(left[lane] + insert), np.int16(above + delete))
+                    here[lane] = min(best, np.int16(changed))
+                    diagonal[lane] = above
+            for lane in range(count):
+                if lengths[start + lane, 0] == i:
+                    answers[start + lane] = table[lengths[start + lane, 1], lane]
+    return answers
+
+
+@compiled(nogil=True)
+def common_subsequences(strings, lengths):
+    """Lengths of longest common subsequences, 64 rows of the table at a time.
+
+    Neighbours in a column of the table differ by 0 or 1, so a column is kept as bits: bit i is 0 where the first
+    i + 1 letters of the first string give one more than the first i. One addition moves the bits to the next column;
+    what it carries over at each column is kept for the next 64 rows.
+    """
+    answers = np.zeros(len(strings), dtype=np.int64)
+    places = np.empty(NUM_LETTERS, dtype=np.uint64)
+    carries = np.empty(strings.shape[2], dtype=np.uint64)
+    for pair in range(len(strings)):
+        first, second = strings[pair, 0], strings[pair, 1]
+        carries[:] = 0
+        for start in range(0, lengths[pair, 0], WORD):
+            places[:] = 0
+            for i in range(start, min(start + WORD, lengths[pair, 0])):
+                places[first[i]] |= uint64(1) << uint64(i - start)
+            column = ~uint64(0)
+            for j in range(lengths[pair, 1]):
+                matches = column & places[second[j]]
+                total = column + matches
+                carried = total + carries[j]
+                carries[j] = (total < matches) | (carried < total)
+                column = carried | (column ^ matches)
+            zeros = ~column
+            while zeros:
+                zeros &= zeros - uint64(1)
+                answers[pair] += 1
+    return answers

@@ -1,0 +1,1 @@
+"""The exact engine: runs a looped network in exact arithmetic, fast."""

@@ -1,0 +1,1 @@
+"""The lemmas of the proofs as small networks: quantizer, contextual map, memorizers."""

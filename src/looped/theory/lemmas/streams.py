@@ -1,0 +1,211 @@
+"""Step 3 without the +-1 code: q-bit labels written one after another into one number, shifted out and sampled.
+
+stream: weight-tied, 2d+1 rows, width 7d+4, q(K-1)+1 loops, exact for q-bit labels (error span 2^-q without the second
+sample). sqrt: eta(t) first loads the group of labels that k belongs to, 2d+4 rows, about 2 sqrt(qK) loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil, floor
+
+from looped.theory.gadgets import Pulse, shift_left, step
+from looped.theory.lemmas.memorizer import vectors
+from looped.theory.network import HALF, FeedForward, Form, LoopedNetwork, Number, row
+
+QUARTER = Fraction(1, 4)
+SAMPLE_BOUND = 2  # twice the largest sampled value, so that an index off by up to 1/4 is harmless
+
+
+@dataclass(frozen=True)
+class StreamCode:
+    """One coordinate's labels as low + span * c_k / 2^q with integers 0 <= c_k < 2^q."""
+
+    low: Fraction
+    span: Fraction
+    num_bits: int  # q
+    codes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, labels: Sequence[Fraction], num_bits: int) -> StreamCode:
+        levels = 2**num_bits
+        if all(0 <= y < 1 and (y * levels).denominator == 1 for y in labels):
+            return cls(Fraction(0), Fraction(1), num_bits, tuple(int(y * levels) for y in labels))
+        low, span = min(labels), max(labels) - min(labels)
+        codes = [min(floor((y - low) / span * levels), levels - 1) if span else 0 for y in labels]
+        return cls(low, span, num_bits, tuple(codes))
+
+    def stream(self, first: int = 0, last: int | None = None) -> Fraction:
+        """The codes first..last-1 as one binary number in [0, 1)."""
+        codes = self.codes[first:last]
+        number = 0
+        for code in codes:
+            number = (number << self.num_bits) | code
+        return Fraction(number, 1 << self.num_bits * len(codes)) if codes else Fraction(0)
+
+    def value(self, k: int, exact: bool, group: int | None = None) -> Fraction:
+        """What the network returns for id k: the label's code, and unless `exact` the later labels as its tail."""
+        end = k + 1 if exact else len(self.codes) if group is None else (k // group + 1) * group
+        return self.low + self.span * self.stream(k, end)
+
+
+def sample(
+    layer: FeedForward,
+    betas: Sequence[str],
+    outs: Sequence[str],
+    time: Form,
+    num_bits: int,
+    exact: bool,
+    loops_per_label: int | None = None,
+) -> None:
+    """out += beta when time = 0; if `exact`, minus the tail 2^-q beta when the next label has come to the front."""
+    now = Pulse(layer, time, 0, SAMPLE_BOUND)
+    later = Pulse(layer, time, -(loops_per_label or num_bits), SAMPLE_BOUND) if exact else None
+    for beta, out in zip(betas, outs, strict=True):
+        layer.add(out, now(row(beta)))
+        if later is not None:
+            layer.add(out, -later(row(beta) / 2**num_bits))
+
+
+def decode_stream(codes: Sequence[StreamCode]) -> tuple[Form, ...]:
+    return tuple(code.span * row(f"out{i}") + code.low for i, code in enumerate(codes, 1))
+
+
+def stream_memorizer(
+    labels: Sequence[Number] | Sequence[Sequence[Number]], num_bits: int = 8, exact: bool = True, bits_per_loop: int = 1
+) -> LoopedNetwork:
+    """Weight-tied: shift one bit per loop, sample when q k - l = 0.
+
+    With m `bits_per_loop` (m divides q) the loops become (q/m)(K-1)+1 and the width (2^(m+1)+3)d+4: width buys loops.
+    """
+    assert num_bits % bits_per_loop == 0, "a label must be a whole number of digits"
+    per_label = num_bits // bits_per_loop
+    codes = [StreamCode.of(column, num_bits) for column in zip(*vectors(labels), strict=True)]
+    betas, outs = [[f"{name}{i}" for i in range(1, len(codes) + 1)] for name in ("beta", "out")]
+    encode = {"left": per_label * row("k")}
+    encode |= {beta: Form(const=code.stream()) for beta, code in zip(betas, codes, strict=True)}
+    encode |= {out: Form() for out in outs}
+    layer = FeedForward(tuple(encode))
+    sample(layer, betas, outs, row("left"), num_bits, exact, per_label)
+    for beta in betas:
+        shift_left(layer, beta, num_bits * len(labels), digit_bits=bits_per_loop)
+    layer.add("left", -1)
+    return LoopedNetwork(("k",), encode, layer, decode_stream(codes), per_label * (len(labels) - 1) + 1)
+
+
+def parallel_stream_memorizer(
+    labels: Sequence[Number] | Sequence[Sequence[Number]], num_bits: int = 8, streams: int = 2
+) -> LoopedNetwork:
+    """P streams side by side, each sampled by its own share of the ids: (P+1)d+1 rows, width P(7d+4), q(K/P-1)+1 loops.
+
+    Stream p starts at label pK/P and goes on to the last one. The last label of a share then has the next share as its
+    tail, and that is what the next stream's second sample, due in the first loop, subtracts.
+    """
+    codes = [StreamCode.of(column, num_bits) for column in zip(*vectors(labels), strict=True)]
+    share, count = -(-len(labels) // streams), len(codes)
+    outs = [f"out{i}" for i in range(1, count + 1)]
+    names = {p: [f"beta{p}.{i}" for i in range(1, count + 1)] for p in range(streams)}
+    encode = {"left": num_bits * row("k")} | {out: Form() for out in outs}
+    for p, betas in names.items():
+        encode |= {beta: Form(const=code.stream(p * share)) for beta, code in zip(betas, codes, strict=True)}
+    layer = FeedForward(tuple(encode))
+    for p, betas in names.items():
+        sample(layer, betas, outs, row("left") - num_bits * share * p, num_bits, exact=True)
+        for beta in betas:
+            shift_left(layer, beta, num_bits * max(len(labels) - p * share, 1))
+    layer.add("left", -1)
+    return LoopedNetwork(("k",), encode, layer, decode_stream(codes), num_bits * (share - 1) + 1)
+
+
+# ---- square root --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """K labels in `groups` groups of `group`; phase 1 loads a group's stream, phase 2 shifts it out."""
+
+    groups: int  # K1
+    group: int  # K2
+    num_bits: int
+
+    @classmethod
+    def best(cls, num_labels: int, num_bits: int) -> Grouping:
+        """The split with the fewest loops K1 + q(K2-1).
+
+        K/g + qg exceeds its minimum, at g = sqrt(K/q), by about (q/g)(change of g)^2, and rounding K/g up costs less
+        than 1: so no better split lies much further away than sqrt(g/q).
+        """
+        centre = max(1.0, (num_labels / num_bits) ** 0.5)
+        reach = 2 * (centre / num_bits) ** 0.5 + 3
+        sizes = range(max(1, floor(centre - reach)), min(num_labels, ceil(centre + reach)) + 1)
+        candidates = [cls(-(-num_labels // group), group, num_bits) for group in sizes]
+        return min(candidates, key=lambda split: (split.loops, split.group))
+
+    @property
+    def loops(self) -> int:
+        return self.groups + self.num_bits * (self.group - 1)
+
+    def thresholds(self) -> list[Fraction]:
+        """The row c loop by loop: group borders (less 1/4 for tolerance), then the clock of the stream."""
+        loading = [Fraction(group * self.group) - QUARTER for group in range(1, self.groups)]
+        return loading + [Fraction(tick) for tick in range(self.num_bits * (self.group - 1) + 1)]
+
+    def streams(self, code: StreamCode) -> list[Fraction]:
+        # every group fills the same number of digits, also a last one with fewer labels
+        padded = StreamCode(code.low, code.span, code.num_bits, (*code.codes, *[0] * (self.groups * self.group)))
+        return [padded.stream(g * self.group, (g + 1) * self.group) for g in range(self.groups)]
+
+    def modulation(self, codes: Sequence[StreamCode], lead: int) -> dict[str, list[Number]]:
+        """eta(t) of the rows that this memorizer owns, after `lead` loops in which they stand still."""
+        loading, shifting = self.groups - 1, self.num_bits * (self.group - 1) + 1
+        still: list[Number] = [0] * lead
+        scales: dict[str, list[Number]] = {"group": still + [1] * loading + [0] * shifting}
+        # the gate opens in the last loop before the stream starts to move
+        scales["gate"] = [int(t == lead + loading - 1) for t in range(lead + loading + shifting)]
+        for i, code in enumerate(codes, 1):
+            streams = self.streams(code)
+            loads: list[Number] = [b - a for a, b in pairwise(streams)]
+            scales[f"beta{i}"] = still + loads + [1] * shifting
+            scales[f"out{i}"] = still + [0] * loading + [1] * shifting
+        return scales
+
+
+def load_and_sample(layer: FeedForward, index: Form, split: Grouping, dims: int, exact: bool) -> None:
+    """One loop of either phase. eta(t) scales a whole row, so the row `gate` (1, then 0) silences the other phase."""
+    betas, outs = [[f"{name}{i}" for i in range(1, dims + 1)] for name in ("beta", "out")]
+    closed = 4 * split.groups * split.group + 4
+    reached = step(layer, index - row("c"), HALF, closed_by=closed * (1 - row("gate")))
+    layer.add("group", reached)
+    time = split.num_bits * (index - split.group * row("group")) - row("c")
+    sample(layer, betas, outs, time, split.num_bits, exact)
+    for beta in betas:
+        layer.add(beta, reached)
+        shift_left(layer, beta, split.num_bits * split.group, closed=row("gate"))
+    layer.add("gate", -1)
+    layer.add("c", 1)
+
+
+def differences(values: Sequence[Number]) -> list[Number]:
+    """eta of a row that only adds 1: what takes it from each scheduled value to the next."""
+    return [b - a for a, b in pairwise(values)] + [0]
+
+
+def sqrt_memorizer(
+    labels: Sequence[Number] | Sequence[Sequence[Number]], num_bits: int = 8, exact: bool = True
+) -> LoopedNetwork:
+    """Time-modulated: K1 + q(K2-1) loops with K1 K2 >= K, weights of about sqrt(qK) bits."""
+    codes = [StreamCode.of(column, num_bits) for column in zip(*vectors(labels), strict=True)]
+    split = Grouping.best(len(labels), num_bits)
+    schedule = split.thresholds()
+    first = [split.streams(code)[0] for code in codes]
+    gate = int(split.groups > 1)
+    encode = {"index": row("k"), "c": Form(const=schedule[0]), "group": Form(), "gate": Form(const=gate)}
+    encode |= {f"beta{i}": Form(const=stream) for i, stream in enumerate(first, 1)}
+    encode |= {f"out{i}": Form() for i in range(1, len(codes) + 1)}
+    layer = FeedForward(tuple(encode))
+    load_and_sample(layer, row("index"), split, len(codes), exact)
+    modulation = split.modulation(codes, lead=0) | {"c": differences(schedule)}
+    return LoopedNetwork(("k",), encode, layer, decode_stream(codes), split.loops, modulation=modulation)

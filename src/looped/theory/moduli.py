@@ -1,0 +1,122 @@
+"""The three moduli of continuity of Section 3 for a given function: certified lower estimates, upper bounds if known.
+
+Lower: a search with refinement; the pair it returns is the proof. Upper: from analytic or given Lipschitz constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from numbers import Integral
+from typing import get_args
+
+import numpy as np
+
+from looped.theory.grid import Function, evaluate
+from looped.theory.targets import Lipschitz, ModulusName, Target, norm, require_norm
+from looped.utils.errors import as_number, require, require_counts
+
+STARTS, KEPT, ROUNDS = 160, 4, 40
+
+
+@dataclass(frozen=True)
+class Modulus:
+    """lower <= omega(delta) (<= upper): |f(x) - f(y)| = lower for the witnesses; `column` is the one compared."""
+
+    lower: float
+    witness: tuple[np.ndarray, np.ndarray]
+    column: int | None
+    upper: float | None
+
+
+@dataclass(frozen=True)
+class Moduli:
+    """omega_f, omega_cont and omega_tok at one delta and p."""
+
+    delta: float
+    p: float
+    sequence: Modulus
+    context: Modulus
+    token: Modulus
+
+
+def moduli(
+    function: Function | Target,
+    dim: int,
+    tokens: int,
+    delta: float,
+    p: float = 2,
+    lipschitz: float | Lipschitz | None = None,
+    seed: int = 0,
+) -> Moduli:
+    """Estimate the moduli at `delta` in the p-norm. One number as `lipschitz` bounds f as a whole, and so all three."""
+    require_counts(dim=dim, tokens=tokens)
+    require(0 < as_number(delta) < inf, f"expected delta > 0 and finite, got {delta}")
+    require_norm(p)
+    require(isinstance(seed, Integral) and seed >= 0, f"expected a seed >= 0, got {seed!r}")
+    target = as_target(function, lipschitz)
+    rng = np.random.default_rng(seed)
+    found = {which: _search(target, which, dim, tokens, delta, p, rng) for which in get_args(ModulusName)}
+    return Moduli(delta, p, **found)
+
+
+def as_target(function: Function | Target, lipschitz: float | Lipschitz | None = None) -> Target:
+    """A plain function with a Lipschitz constant, if one is given, as a Target."""
+    target = function if isinstance(function, Target) else Target(getattr(function, "__name__", "f"), function)
+    if lipschitz is None:
+        return target
+    constants = lipschitz if isinstance(lipschitz, Lipschitz) else Lipschitz(lipschitz, lipschitz, lipschitz)
+    return Target(target.name, target.function, constants, target.low, target.high)
+
+
+def _search(
+    target: Target, which: ModulusName, dim: int, tokens: int, delta: float, p: float, rng: np.random.Generator
+) -> Modulus:
+    """Random starts, then the best few are moved at random with ever smaller steps while they improve."""
+    free = np.ones((dim, tokens))
+    column = None if which == "sequence" else 0  # f is permutation equivariant: any column stands for all
+    if which == "context":
+        free[:, 0] = 0
+    elif which == "token":
+        free[:, 1:] = 0
+
+    # Each entry of x + move is rounded by at most 2^-53, so that a move so much shorter than delta stays within it.
+    reach = max(0.0, delta - (free.size + 4) * 2.0**-52)
+
+    def partner(x: np.ndarray, move: np.ndarray) -> np.ndarray:
+        length = np.linalg.norm(move * free)
+        return np.clip(x + move * free * (reach / length if length else 0), 0, 1)
+
+    def gain(x: np.ndarray, move: np.ndarray) -> float:
+        difference = evaluate(target.function, x) - evaluate(target.function, partner(x, move))
+        return norm(difference if column is None else difference[:, column], p)
+
+    candidates = [(rng.random((dim, tokens)), rng.normal(size=(dim, tokens))) for _ in range(STARTS)]
+    candidates += [(corner, sign * free) for corner in _corners(dim, tokens) for sign in (1, -1)]
+    ranked = sorted(((gain(*pair), *pair) for pair in candidates), key=lambda entry: -entry[0])[:KEPT]
+    best = max((_climb(gain, *start, rng) for start in ranked), key=lambda entry: entry[0])
+    x, y = best[1], partner(best[1], best[2])
+    return Modulus(best[0], (x, y), column, target.upper(which, delta, p, dim, tokens))
+
+
+def _corners(dim: int, tokens: int) -> list[np.ndarray]:
+    return [np.full((dim, tokens), level) for level in (0.0, 0.25, 0.5, 0.75, 1.0)]
+
+
+def _climb(
+    gain: Callable[[np.ndarray, np.ndarray], float],
+    value: float,
+    x: np.ndarray,
+    move: np.ndarray,
+    rng: np.random.Generator,
+) -> tuple[float, np.ndarray, np.ndarray]:
+    move = move / max(float(np.linalg.norm(move)), 1e-300)
+    for step in np.geomspace(0.3, 0.003, ROUNDS):
+        new_x = np.clip(x + step * rng.normal(size=x.shape), 0, 1)
+        new_move = move + step * rng.normal(size=x.shape)
+        for candidate in ((new_x, move), (x, new_move), (new_x, new_move)):
+            reached = gain(*candidate)
+            if reached > value:
+                value, (x, move) = reached, candidate
+    return value, x, move

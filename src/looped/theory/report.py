@@ -1,0 +1,153 @@
+"""What `looped theory approximate` says: size, bound term by term, measured error, and whether the output is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+
+from looped.theory.bounds import MOST_CELLS, error_bound
+from looped.theory.constructions.approximate import Approximation, Variant, approximate
+from looped.theory.grid import TokenIds, label
+from looped.theory.network import Size
+from looped.theory.targets import load, require_norm
+
+
+@dataclass(frozen=True)
+class Report:
+    """All numbers of one construction; `as_dict` is what --json prints, `text` what a terminal shows."""
+
+    function: str
+    variant: str
+    dim: int
+    tokens: int
+    cells: int
+    representative: str
+    p: float
+    size: Size
+    terms: dict[str, float]
+    bound_good: float
+    bound_total: float
+    certified: bool
+    printed: dict[str, float]
+    measured_sup: float
+    measured_lp: float
+    holds: bool
+    cells_checked: int
+    equals_code: bool  # output = the stored label, as Fractions, on every checked cell
+    exact: bool  # output = f(representative), as Fractions, on every checked cell
+    lipschitz: float | None = None  # the constant that was given for a function of one's own
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self) -> str:
+        size = self.size
+        kind = "upper bounds of the moduli" if self.certified else "estimated moduli: indicative only"
+        lines = [
+            f"{self.function} on [0,1]^({self.dim} x {self.tokens}), {self.cells} cells per axis, {self.variant}",
+            f"size      {size.dims} rows, {size.heads} heads, width {size.width}, {size.loops:,} loops, "
+            f"{size.parameters:,} numbers, longest {size.max_bits:,} bits",
+            f"bound     {self.bound_total:.4g} in L^{self.p:g} ({kind})",
+            *(f"            {name:<12}{value:.4g}" for name, value in self.terms.items()),
+            f"paper's   {sum(self.printed.values()):.4g} with the constants of its O-terms set to 1",
+            *(f"            {name:<28}{value:.4g}" for name, value in self.printed.items()),
+            f"measured  {self.measured_lp:.4g} in L^{self.p:g}, sup {self.measured_sup:.4g} on the good set "
+            f"(bound there {self.bound_good:.4g}): {self._verdict}",
+            f"exact     {self._exactness}",
+        ]
+        return "\n".join(lines)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether something that is proved came out otherwise: the construction, or the constant given for f."""
+        return not self.equals_code or (self.certified and not self.holds)
+
+    @property
+    def _verdict(self) -> str:
+        if self.holds:
+            return "holds"
+        given = self.certified and self.equals_code and self.lipschitz is not None
+        return "VIOLATED" + (f": f is steeper than its Lipschitz constant {self.lipschitz:g}" if given else "")
+
+    @property
+    def _exactness(self) -> str:
+        if not self.cells_checked:
+            return "nothing to check: fewer cells than tokens, so that no cell has distinct tokens"
+        if not self.equals_code:
+            return f"NO: not the stored label on all of {self.cells_checked} cells checked"
+        return (
+            f"{'f(representative)' if self.exact else 'the stored label'} on all of {self.cells_checked} cells checked"
+        )
+
+
+def report(
+    function: str,
+    dim: int,
+    tokens: int,
+    cells: int,
+    variant: Variant = "paper",
+    representative: Literal["corner", "centre"] = "corner",
+    bits: int = 8,
+    p: float = 2,
+    lipschitz: float | None = None,
+    tell: Callable[[str], None] = lambda doing: None,
+) -> Report:
+    """Build, run and measure. `function` is a built-in name or `file.py:name`; `tell` hears what comes next."""
+    require_norm(p)  # before the work
+    target = load(function, dim, tokens)
+    tell("building the network")
+    net = approximate(target, dim, tokens, cells, variant, representative, bits, lipschitz=lipschitz)
+    tell(f"measuring its error, {net.plan.loops:,} loops")
+    bound = error_bound(net, p)
+    tell("checking it cell by cell")
+    checked, as_stored, as_wanted = check_cells(net)
+    return Report(
+        function,
+        variant,
+        dim,
+        tokens,
+        cells,
+        representative,
+        p,
+        net.size,
+        bound.terms,
+        bound.good,
+        bound.total,
+        bound.certified,
+        bound.printed,
+        bound.measured_sup,
+        bound.measured_lp,
+        bound.holds,
+        checked,
+        as_stored,
+        as_wanted,
+        lipschitz,
+    )
+
+
+def check_cells(net: Approximation) -> tuple[int, bool, bool]:
+    """(cells checked, output = stored label, output = f(representative)) over at most 1024 of the served cells."""
+    grid, cells = net.grid, served_cells(net, MOST_CELLS)
+    if not cells:
+        return 0, True, True
+    corners = [[[Fraction(k, grid.cells) for k in grid.coordinates(z)] for z in cell] for cell in cells]
+    outputs = net(np.array(corners, dtype=object).transpose(0, 2, 1))
+    came = [[list(column) for column in output.T] for output in outputs]
+    wanted = [[label(net.labels, tuple(sorted(cell, reverse=True)), z) for z in cell] for cell in cells]
+    return len(cells), came == [net.code_value(cell) for cell in cells], came == wanted
+
+
+def served_cells(net: Approximation, most: int) -> list[TokenIds]:
+    """The cells that the construction covers, or those of them among `most` random ones."""
+    grid = net.grid
+    if grid.num_sequences <= most:
+        candidates: Sequence[TokenIds] = list(product(range(grid.base), repeat=grid.tokens))
+    else:
+        drawn = np.random.default_rng(0).integers(grid.base, size=(most, grid.tokens))
+        candidates = [tuple(int(z) for z in cell) for cell in drawn]
+    return [z for z in candidates if net.serves_duplicates or len(set(z)) == grid.tokens]

@@ -1,0 +1,199 @@
+"""Accuracy (or error) at chosen loop counts on held-out examples, with an interval, beside the best constant answer."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from looped.config import RunConfig
+from looped.models import LoopModel
+from looped.tasks import Batch, Split, Task
+from looped.tasks.base import MAX_EXAMPLES
+from looped.tasks.datasets import Progress
+from looped.training.batches import trained_on
+from looped.training.loss import position_losses
+from looped.utils.errors import require, require_counts
+
+# Every run is measured on the same held-out examples, whatever seed it was trained from.
+EVALUATION_SEED = 0
+NUM_RESAMPLES = 1000
+INTERVAL_DEVIATIONS = 1.959964  # half of a 95 % interval
+MAX_BATCH = 250
+MAX_SCORES = 2**28
+
+
+class Stopped(Exception):
+    """An evaluation was asked to stop before all was measured."""
+
+
+def evaluate(
+    model: LoopModel,
+    task: Task,
+    split: Split = "test",
+    size: int | None = None,
+    loops: Sequence[int] | None = None,
+    *,
+    example_size: int | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Metrics of `size` examples of a split (default: the task's own number) at each loop count, as JSON.
+
+    Examples are of the task's own size, or of a smaller `example_size`. `Stopped` is raised before a batch at which
+    `stopped()` is true; after each one `progress` is told how many examples of how many are done.
+    """
+    indices = np.arange(held_out(task, split, size, example_size))
+    return _evaluate(model, task, split, loops, EVALUATION_SEED, indices, example_size, stopped, progress)
+
+
+def evaluate_trained(
+    model: LoopModel,
+    config: RunConfig,
+    num_steps: int,
+    size: int | None = None,
+    loops: Sequence[int] | None = None,
+    *,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """The same of examples that the model was trained on in its first steps: fewer, where it has seen fewer."""
+    indices, example_size = trained_on(num_steps, config, held_out(config.task, "train", size))
+    return _evaluate(model, config.task, "train", loops, config.seed, indices, example_size, progress=progress)
+
+
+def _evaluate(
+    model: LoopModel,
+    task: Task,
+    split: Split,
+    loops: Sequence[int] | None,
+    seed: int,
+    indices: np.ndarray,
+    example_size: int | None,
+    stopped: Callable[[], bool] = lambda: False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    loops = sorted(set(loops or [model.config.num_loops]))
+    for loop in loops:
+        require_counts(loops=loop)
+    found: dict[int, dict[str, list[np.ndarray]]] = {loop: {} for loop in loops}
+    parts: list[Batch] = []
+    step = _batch_size(task)
+    for start in range(0, len(indices), step):
+        if stopped():
+            raise Stopped
+        batch = task.sample(seed, split, indices[start : start + step], example_size)
+        parts.append(batch)
+        for loop, scores in _read_outs(model, batch.inputs, loops):
+            for name, values in _measure(scores, task, batch).items():
+                found[loop].setdefault(name, []).append(values)
+        if progress is not None:
+            progress(min(start + step, len(indices)), len(indices))
+    whole = Batch(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    counts = whole.mask.sum(axis=1)
+    rows = []
+    for loop in loops:
+        values = {name: np.concatenate(arrays) for name, arrays in found[loop].items()}
+        rows.append({"loops": loop, **_summary(values, counts, task.metric)})
+    return {
+        "task": task.name,
+        "split": split,
+        "size": len(indices),
+        "metric": task.metric,
+        "baseline": task.baseline(whole),
+        "trained_loops": model.config.num_loops,
+        "rows": rows,
+    }
+
+
+def held_out(task: Task, split: Split, size: int | None = None, example_size: int | None = None) -> int:
+    """How many examples a test has (default: the task's own number): one that comes again is no further evidence."""
+    if size is None:
+        return task.held_out_size(split, example_size)
+    require(size >= 1, f"size must be at least 1, got {size}")
+    require(size <= MAX_EXAMPLES, f"size must be at most {MAX_EXAMPLES:,}, got {size}")
+    return task.distinct_among(split, size, example_size)
+
+
+def _batch_size(task: Task) -> int:
+    """As many examples as keep the class scores of all positions in about a gigabyte."""
+    return max(1, min(MAX_BATCH, MAX_SCORES // (task.spec.seq_len * task.spec.output_size)))
+
+
+@torch.no_grad()
+def _read_outs(model: LoopModel, inputs: np.ndarray, loops: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+    """(loop, what the model says after it), one at a time.
+
+    One pass serves all loop counts, unless the times of its loops depend on how many there are (`rescale`).
+    """
+    alone = {loop for loop in loops if loop > model.config.num_loops and model.config.beyond == "rescale"}
+    together = set(loops) - alone
+    passes = [*([together] if together else []), *({loop} for loop in sorted(alone))]
+    tensor = torch.from_numpy(inputs).to(next(model.parameters()).device)
+    for wanted in passes:
+        for t, state in model.states_at(tensor, max(wanted), [loop - 1 for loop in sorted(wanted)]):
+            yield t + 1, model.read_out(state)
+
+
+def _measure(scores: Tensor, task: Task, batch: Batch) -> dict[str, np.ndarray]:
+    """The task's metrics of each example and, for classes, the summed cross-entropy of its counted positions."""
+    if task.spec.kind == "vectors":
+        values = scores.cpu().numpy()
+        curve = task.curve(values, batch)
+        return task.score(values, batch) | ({} if curve is None else {"curve": curve})
+    targets, mask = (torch.from_numpy(array).to(scores.device) for array in (batch.targets, batch.mask))
+    losses = position_losses(scores, targets)
+    metrics = task.score(scores.argmax(dim=-1).cpu().numpy(), batch)
+    return {**metrics, "loss": losses.masked_fill(~mask, 0).sum(dim=1).double().cpu().numpy()}
+
+
+def _summary(values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> dict[str, Any]:
+    """Means over examples, the loss over counted positions, and the interval of the task's metric.
+
+    All of them are NaN where outputs overflow: classes read off such scores would be right by chance.
+    """
+    finite = all(np.isfinite(each).all() for each in values.values())
+    values = values if finite else {name: np.full(each.shape, np.nan) for name, each in values.items()}
+    losses, curve = values.pop("loss", None), values.pop("curve", None)
+    row: dict[str, Any] = {name: float(each.mean()) for name, each in values.items()}
+    if curve is not None:
+        row["curve"] = curve.mean(axis=0).tolist()
+    if losses is not None:
+        row["loss"] = float(losses.sum() / counts.sum())
+        row["perplexity"] = _perplexity(row["loss"])
+    if not finite:
+        low = high = math.nan
+    elif metric == "perplexity":
+        assert losses is not None
+        low, high = _bootstrap(lambda rows: _perplexity(losses[rows].sum() / counts[rows].sum()), len(counts))
+    else:
+        low, high = interval(values[metric])
+    return {**row, "low": low, "high": high}
+
+
+def _perplexity(loss: float) -> float:
+    return math.exp(min(loss, 700.0))  # about the largest that a float can hold
+
+
+def interval(values: np.ndarray) -> tuple[float, float]:
+    """A 95 % interval of the mean: Wilson's for rights and wrongs, else the bootstrap's."""
+    if np.isin(values, (0.0, 1.0)).all():
+        return wilson(int(values.sum()), len(values))
+    return _bootstrap(lambda rows: float(values[rows].mean()), len(values))
+
+
+def _bootstrap(statistic: Callable[[np.ndarray], float], size: int) -> tuple[float, float]:
+    generator = np.random.default_rng(0)
+    drawn = [statistic(generator.integers(size, size=size)) for _ in range(NUM_RESAMPLES)]
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def wilson(right: int, total: int) -> tuple[float, float]:
+    """Wilson's score interval of a share."""
+    share, z = right / total, INTERVAL_DEVIATIONS
+    centre = (share + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    # Rounding must not push an end past the share itself (at 0 and 1 they are equal).
+    return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))

@@ -1,0 +1,165 @@
+"""What a run tells while it trains: `log.jsonl` always, a live bar or plain lines, trackers on request."""
+
+import json
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from looped.config import RunConfig
+from looped.utils.errors import InputError
+from looped.utils.files import from_json, save_text, writing
+
+
+class Log:
+    """One line per record. A resumed run first drops the lines that its checkpoint does not know of."""
+
+    def __init__(self, path: Path, config: RunConfig, first_step: int, *, quiet: bool) -> None:
+        self.path, self.num_steps = path, config.train.num_steps
+        kept = [line for line, step in records(path) if step <= first_step]
+        save_text(path, "".join(line + "\n" for line in kept))
+        self._file = open(path, "a")  # noqa: SIM115 (closed in __exit__)
+        self._trackers = _trackers(config, path.parent)
+        self._screen = None if quiet else _screen(config, first_step)
+
+    def __enter__(self) -> "Log":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._screen is not None:
+            self._screen.close()
+        for tracker in self._trackers:
+            tracker.close()
+        with writing(self.path):  # what a full disk did not take is tried once more
+            self._file.close()
+
+    def record(self, step: int, **values: float) -> None:
+        """Write one record; `step` counts finished steps."""
+        with writing(self.path):
+            self._file.write(json.dumps({"step": step, **values}) + "\n")
+            self._file.flush()
+        for tracker in self._trackers:
+            tracker.record(step, values)
+        if self._screen is not None:
+            self._screen.show(step, values)
+
+
+def records(path: Path) -> list[tuple[str, int]]:
+    """The lines of a log with their steps; what a crash cut off or a person scribbled is no record."""
+    found = []
+    for raw in path.read_bytes().splitlines() if path.exists() else []:
+        try:
+            line = raw.decode()  # line by line: one that is no text spoils no other
+            step = from_json(line)["step"]
+        except (ValueError, KeyError, TypeError):
+            continue
+        if type(step) is int:
+            found.append((line, step))
+    return found
+
+
+def _screen(config: RunConfig, first_step: int) -> "_Bar | _PlainLines":
+    kind = _Bar if sys.stderr.isatty() else _PlainLines
+    return kind(config, first_step)
+
+
+def _text(values: dict[str, float]) -> str:
+    shown = []
+    for name, value in values.items():
+        number = f"{value:,.0f}" if name == "samples_per_second" else f"{value:.4g}"
+        shown.append(f"{name.replace('_', ' ')} {number}")
+    return "  ".join(shown)
+
+
+class _PlainLines:
+    """For pipes and log files: of steps and of validations at most about fifty lines each a run."""
+
+    def __init__(self, config: RunConfig, first_step: int) -> None:
+        self.num_steps = config.train.num_steps
+        self.every = max(1, self.num_steps // 50)
+        self.next = dict.fromkeys((False, True), first_step + self.every)
+
+    def show(self, step: int, values: dict[str, float]) -> None:
+        kind = "validation" in values  # on its own: many validations would leave no line for a loss
+        if step >= self.next[kind] or step >= self.num_steps:
+            self.next[kind] = step + self.every
+            print(f"step {step}/{self.num_steps}  {_text(values)}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+class _Bar:
+    """For terminals: a bar with the newest numbers and the time left."""
+
+    def __init__(self, config: RunConfig, first_step: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.bar = Progress(
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+            BarColumn(bar_width=24),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+            console=Console(stderr=True),
+        )
+        self.task = self.bar.add_task("", total=config.train.num_steps, completed=first_step)
+        self.values: dict[str, float] = {}
+        self.bar.start()
+
+    def show(self, step: int, values: dict[str, float]) -> None:
+        self.values.update(values)
+        self.bar.update(self.task, completed=step, description=_text(self.values))
+
+    def close(self) -> None:
+        self.bar.stop()
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def record(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class _WandB:
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        import wandb  # pyright: ignore[reportMissingImports] (an extra)
+
+        os.environ.setdefault("WANDB_SILENT", "true")
+        settings: dict[str, Any] = config.to_json()
+        self.run = wandb.init(project="looped", id=config.folder_name, resume="allow", dir=str(folder), config=settings)
+
+    def record(self, step: int, values: dict[str, float]) -> None:
+        self.run.log(values, step=step)
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+def _trackers(config: RunConfig, folder: Path) -> list["_TensorBoard | _WandB"]:
+    track = config.train.track
+    require_tracker(track)
+    if track == "tensorboard":
+        return [_TensorBoard(folder)]
+    if track == "wandb":
+        return [_WandB(config, folder)]
+    return []
+
+
+def require_tracker(track: str) -> None:
+    """`InputError` where what a tracker needs is not installed."""
+    needed = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}
+    try:
+        if track in needed:
+            import_module(needed[track])
+    except ImportError:
+        raise InputError(f"train.track {track!r} needs an extra: pip install 'looped[track]'") from None

@@ -1,0 +1,1 @@
+"""Helpers with no knowledge of models or tasks: errors, files, signals, text."""

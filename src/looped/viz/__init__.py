@@ -1,0 +1,1 @@
+"""Pictures: charts, boards on a terminal and animated SVG."""

@@ -1,0 +1,345 @@
+"""The command line as a user meets it: the whole way from training to an answer."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from looped.cli.args import peek
+from looped.cli.main import main
+from looped.cli.progress import Bar
+from looped.tasks import TASKS, DecisionTree, EditDistance
+from looped.training.trainer import Trainer
+from tests.cli.command import TRAIN, answer, complaint
+from tests.training.conftest import tiny
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> str:
+    folder = str(tmp_path_factory.mktemp("cli") / "run")
+    assert main([*TRAIN, "--out", folder]) == 0
+    return folder
+
+
+def test_training_prints_one_json_object_and_goes_on_where_it_was(run, capsys):
+    result = json.loads(answer(capsys, *TRAIN, "--out", run, "--json"))
+    assert result["finished"]
+    assert result["step"] == 6
+    assert result["samples"] == 48
+    assert result["folder"] == run
+
+
+def test_eval_measures_each_loop_count_beside_the_baseline(run, capsys):
+    report = json.loads(answer(capsys, "eval", run, "--loops", "1", "2", "3", "6", "--size", "50", "--json"))
+    assert [row["loops"] for row in report["rows"]] == [1, 2, 3, 6]
+    for row in report["rows"]:
+        assert 0 <= row["low"] <= row["accuracy"] <= row["high"] <= 1
+        assert (row["accuracy"] * 50) == pytest.approx(round(row["accuracy"] * 50))
+    assert 0 < report["baseline"] < 1
+    text = answer(capsys, "eval", run, "--size", "50")
+    assert "95 % interval" in text
+    assert "best constant answer" in text
+
+
+def test_eval_of_train_measures_what_the_run_was_trained_on(tmp_path, capsys):
+    """A small set that the run knows by heart: other examples of its size it does not."""
+    run = str(tmp_path / "run")
+    by_heart = ["--train.num-examples", "16", "--train.batch-size", "16", "--train.num-steps", "150",
+                "--train.size-schedule", "fixed", "--train.size-choices", "--seed", "1"]  # fmt: skip
+    answer(capsys, *TRAIN, *by_heart, "--out", run)
+    own = json.loads(answer(capsys, "eval", run, "--split", "train", "--size", "50", "--json"))
+    assert (own["size"], own["rows"][0]["accuracy"]) == (16, 1.0)
+    assert json.loads(answer(capsys, "eval", run, "--size", "50", "--json"))["rows"][0]["accuracy"] < 1
+    assert "expected --sets or --split train" in complaint(capsys, "eval", run, "--sets", "--split", "train")
+
+
+@pytest.mark.parametrize("split", ["test", "train"])
+def test_eval_shows_on_a_terminal_how_far_it_is(split, run, capsys, monkeypatch):
+    monkeypatch.setattr("looped.training.evaluation.MAX_BATCH", 8)
+    told = []
+    show = Bar.__call__
+    monkeypatch.setattr(Bar, "__call__", lambda bar, done, total: (told.append((done, total)), show(bar, done, total)))
+    command = ["eval", run, "--split", split, "--size", "20", "--json"]
+    quiet = answer(capsys, *command)
+    assert told == [(8, 20), (16, 20), (20, 20)]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert out == quiet
+    assert "examples" in err
+
+
+def test_eval_knows_further_test_sets(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    small = ["--model.dim", "16", "--train.num-steps", "2", "--train.batch-size", "4", "--train.eval-size", "4"]
+    answer(capsys, "train", "countdown", "--recipe", "laptop", *small, "--out", run)
+    sets = json.loads(answer(capsys, "eval", run, "--sets", "--size", "5", "--json"))["sets"]
+    assert list(sets) == ["held-out targets", "training targets"]
+    assert all(report["size"] == 5 for report in sets.values())
+
+
+@pytest.mark.parametrize(
+    ("task", "knobs"),
+    [
+        ("edit-distance", []),
+        ("countdown", []),
+        ("decision-tree", []),
+        ("sudoku", ["--task.side", "4"]),
+        ("language", ["--task.text", "synthetic:stories", "--task.seq-len", "8"]),
+    ],
+)
+def test_data_verbs_show_write_check_and_count(task, knobs, tmp_path, capsys):
+    shown = json.loads(answer(capsys, "data", "sample", task, *knobs, "--size", "3", "--json"))["examples"]
+    assert len(shown) == 3
+    path = str(tmp_path / "set.jsonl")
+    made = json.loads(answer(capsys, "data", "build", task, *knobs, "--size", "20", "--out", path, "--json"))
+    assert made["size"] == 20
+    assert json.loads(answer(capsys, "data", "check", path, "--json"))["examples"] == 20
+    assert answer(capsys, "data", "check", path) == f"{path}: all 20 examples are right\n"
+    lines = (tmp_path / "set.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines[1:4]] == shown
+    assert json.loads(answer(capsys, "data", "stats", task, *knobs, "--size", "50", "--json"))["examples"] == 50
+
+
+@pytest.mark.parametrize("size", [1, 499, 500, 501, 1200])
+def test_a_sample_is_printed_part_by_part_as_one(size, capsys):
+    examples = EditDistance(length=4).examples(0, "train", range(size))
+    asked = ["data", "sample", "edit-distance", "--task.length", "4", "--size", str(size)]
+    assert answer(capsys, *asked, "--json") == json.dumps({"examples": examples}) + "\n"
+    texts = ["\n".join(f"{name}: {value}" for name, value in example.items()) for example in examples]
+    assert answer(capsys, *asked) == "\n\n".join(texts) + "\n"
+
+
+def test_a_sample_is_never_drawn_at_once(capsys, monkeypatch):
+    drawn = []
+    make = EditDistance.examples
+    monkeypatch.setattr(EditDistance, "examples", lambda self, *keys: drawn.append(len(keys[-1])) or make(self, *keys))
+    answer(capsys, "data", "sample", "edit-distance", "--task.length", "4", "--size", "1200")
+    assert (sum(drawn), max(drawn)) == (1200, 500)
+
+
+def test_of_flags_that_choose_the_defaults_the_last_counts_too():
+    assert peek(["lcs", "--recipe", "laptop", "--recipe=paper"], "--recipe") == "paper"
+    assert peek(["lcs", "--recipe=laptop", "--recipe", "paper", "--recipe"], "--recipe") == "paper"
+    assert peek(["lcs", "--recipes", "laptop"], "--recipe") is None
+
+
+def test_theory_verbs_build_and_draw(tmp_path, capsys):
+    built = json.loads(answer(capsys, "theory", "approximate", "--function", "attn", "--cells", "4", "--json"))
+    assert [built["size"][name] for name in ("dims", "heads", "width", "loops")] == [26, 2, 74, 134]
+    assert built["measured_lp"] <= built["bound_total"]
+    own = tmp_path / "mine.py"
+    own.write_text("def swap(x):\n    return x[:, ::-1].copy() if x.shape[1] == 2 else x\n")
+    arguments = ["--function", f"{own}:swap", "--cells", "2", "--variant", "modulated-minimal", "--p", "inf"]
+    text = answer(capsys, "theory", "approximate", *arguments)
+    assert "f(representative)" in text
+    assert json.loads(answer(capsys, "theory", "approximate", *arguments, "--json"))["p"] == "inf"
+    with pytest.raises(SystemExit) as refuted:
+        answer(capsys, "theory", "approximate", "--function", "attn", "--cells", "2", "--lipschitz", "0.01")
+    assert refuted.value.code == 1
+    assert "VIOLATED" in capsys.readouterr().out
+    picture = tmp_path / "new" / "stairs.png"
+    assert answer(capsys, "theory", "plot", "staircase", "--out", str(picture)) == f"{picture}\n"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    asked = ["theory", "plot", "staircase", "--out", str(picture), "--json"]
+    assert json.loads(answer(capsys, *asked)) == {"path": str(picture)}
+
+
+def test_theory_verify_prints_every_row_as_json(capsys, monkeypatch):
+    from looped.theory import verify
+
+    monkeypatch.setattr(verify, "CHECKS", (verify._ids, verify._sharpness))  # the quick ones
+    assert main(["theory", "verify", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["ok"] is True
+    assert len(said["rows"]) == 10
+    assert all(row["ok"] is True and row["corrected"].startswith("PASS") for row in said["rows"])
+
+
+def test_solve_shows_the_answer_after_every_loop(run, capsys):
+    asked = json.loads(answer(capsys, "solve", run, "--input", "abca|bcca", "--loops", "5", "--json"))
+    assert [frame["loop"] for frame in asked["frames"]] == [1, 2, 3, 4, 5]
+    assert asked["input"] == "abca|bcca"
+    assert asked["answer"] == asked["frames"][-1]["answer"]
+    assert asked["truth"] == "4"  # a goes (2) and another c comes (2)
+    assert all(0 < frame["confidence"] <= 1 for frame in asked["frames"])
+    text = answer(capsys, "solve", run, "--index", "3")
+    assert text.count("loop ") == 3
+    assert "truth" in text
+
+
+def test_a_trees_question_is_short_and_whole_in_json(tmp_path, capsys):
+    run = str(tmp_path / "tree")
+    small = ["--task.points", "9", "--task.dims", "8", "--model.dim", "16", "--model.num-loops", "2",
+             "--train.num-steps", "1", "--train.batch-size", "2", "--train.eval-size", "4",
+             "--train.device", "cpu"]  # fmt: skip
+    answer(capsys, "train", "decision-tree", "--recipe", "laptop", *small, "--out", run)
+    whole = json.loads(answer(capsys, "solve", run, "--json"))["input"].splitlines()
+    assert len(whole) == 9
+    heading, first, second, query, *rest = answer(capsys, "solve", run).splitlines()
+    assert heading == "8 points of 8 numbers and their values: the first 2, then the query"
+    for line, full in ((first, whole[0]), (second, whole[1]), (query, whole[8])):
+        numbers, value = full.split(" -> ")
+        said, _, said_value = line.partition(" ... -> ")
+        assert [float(each) for each in said.split()] == [round(float(each), 2) for each in numbers.split()[:6]]
+        assert said_value == (value if value == "?" else f"{float(value):.2f}")
+    assert [line.split()[0] for line in rest] == ["loop", "loop", "truth"]
+    own = ";".join(["0 1 2 3 4 5 6 7 -> 1", "7 6 5 4 3 2 1 0 -> ?"])
+    assert answer(capsys, "solve", run, "--input", own).startswith("1 point of 8 numbers and its value, then")
+
+
+HELPS = [
+    *(f"train {task}" for task in TASKS), *(f"paper {verb}" for verb in ("list", "run", "report")),
+    "eval", "solve", "inspect", "models list", "models check", "models pack", "data check",
+    "theory verify", "theory approximate", "theory plot", "bench train", "bench infer", "bench scaling",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", HELPS)
+def test_help_names_one_default_of_a_flag(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert any("-h, --help" in line for line in lines)
+    assert [line for line in lines if line.count("default") > 1] == []
+
+
+@pytest.mark.parametrize("verb", ["eval", "solve", "inspect"])
+def test_help_says_what_may_stand_for_a_run(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    assert "or a task, which stands for its best shipped model" in capsys.readouterr().out
+
+
+def test_help_shows_every_knob_with_its_meaning(capsys):
+    from dataclasses import fields
+
+    from looped.config import ModelConfig, TrainConfig
+
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "edit-distance", "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    for part, config in (("model", ModelConfig), ("train", TrainConfig)):
+        for each in fields(config):
+            assert f"--{part}.{each.name.replace('_', '-')} " in text
+    assert "times the stack is applied in training" in text
+
+
+def test_help_without_a_task_names_no_default(capsys):
+    """Each is up to the task and its recipe."""
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "default" not in text
+    assert all(task in text for task in TASKS)
+    assert "looped train TASK --help" in text
+
+
+def test_help_is_a_verb_too(capsys):
+    assert answer(capsys, "help") == answer(capsys, "--help") == answer(capsys)
+
+
+@pytest.mark.parametrize("verb", ["data", "theory", "paper"])
+def test_a_verb_of_verbs_lists_them(verb, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([verb, "--help"])
+    assert stop.value.code == 0
+    assert "VERB is one of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("verb", "own"),
+    [
+        ("list", set()),
+        ("run", {"root", "results", "seeds", "workers", "again", "minutes"}),
+        ("status", {"root", "results", "seeds"}),
+        ("collect", {"root", "results", "replace"}),
+        ("report", {"root", "results", "out", "readme"}),
+    ],
+)
+def test_a_verb_of_the_paper_shows_and_takes_its_own_flags_alone(verb, own, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["paper", verb, "--help"])
+    assert stop.value.code == 0
+    shown = set(re.findall(r"--(?!no-)(\w+)", capsys.readouterr().out))
+    assert shown == {"help", "scale", "cells", "json"} | own
+    foreign = "readme" if "readme" not in own else "minutes"
+    assert f"Unrecognized options: --{foreign}" in complaint(capsys, "paper", verb, f"--{foreign}", "3")
+
+
+@pytest.fixture(params=[EditDistance(length=4), DecisionTree(points=3, dims=2, depth=1)], ids=lambda task: task.name)
+def overflowing(request, tmp_path) -> str:
+    """A run whose state is multiplied by a large number in every loop."""
+    config = tiny(task=request.param, model={"block": "looped", "norm": "none", "positions": "none"})
+    trainer = Trainer(config, tmp_path / "run", quiet=True)
+    with torch.no_grad():
+        trainer.model.stack.layers[0].w_in.mul_(30)
+        trainer.model.stack.layers[0].w_back.mul_(30)
+    trainer.folder.claim(config)
+    trainer.step = config.train.num_steps
+    trainer.save()
+    return str(tmp_path / "run")
+
+
+def test_what_overflows_is_told_and_not_scored(overflowing, capsys):
+    ask = ["eval", overflowing, "--loops", "1", "300", "--size", "5"]
+    report = json.loads(answer(capsys, *ask, "--json"), parse_constant=lambda constant: pytest.fail(constant))
+    few, many = report["rows"]
+    metric = report["metric"]
+    assert None not in few.values()
+    assert {many[name] for name in many if name not in ("loops", "curve")} == {None}
+    _, _, first, second, _ = answer(capsys, *ask).splitlines()
+    assert first.split()[:2] == ["1", f"{few[metric]:.4f}"]
+    assert second.split(maxsplit=1) == ["300", f"the outputs overflow: no {metric}"]
+    for verb in ("solve", "inspect"):
+        line = complaint(capsys, verb, overflowing, "--loops", "300")
+        assert re.fullmatch(r"looped: expected a network with finite outputs, got one that overflows in loop \d+", line)
+    assert answer(capsys, "solve", overflowing, "--loops", "1", "--json")
+
+
+@pytest.mark.parametrize(
+    ("curriculum_steps", "said"), [("30", ["size 2 of 4", "--train.curriculum-steps (now 30)"]), ("6", [])]
+)
+def test_a_training_too_short_for_its_curriculum_says_so_first(curriculum_steps, said, tmp_path, capsys):
+    assert main([*TRAIN, "--train.curriculum-steps", curriculum_steps, "--out", str(tmp_path / "run")]) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("looped: ") == bool(said)
+    assert all(part in first for part in said)
+
+
+def test_a_stopped_training_does_not_count_as_success(tmp_path):
+    arguments = [*TRAIN, "--train.num-steps", "1000000", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen([sys.executable, "-m", "looped", *arguments], stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "run" / "log.jsonl").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "the same command goes on" in out
+
+
+def test_the_installed_command_answers():
+    done = subprocess.run([sys.executable, "-m", "looped", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.startswith("looped 0.")
+
+
+def test_what_is_only_collected_is_trained_again_where_asked(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("looped.experiments.runner.run_experiment", lambda *_, **given: seen.append(given["results"]))
+    for flags in ([], ["--again"]):
+        main(
+            ["paper", "run", "table2", "--scale", "smoke", "--root", str(tmp_path), "--results", str(tmp_path), *flags]
+        )
+    assert seen == [tmp_path, None]

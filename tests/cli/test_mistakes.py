@@ -1,0 +1,240 @@
+"""Mistakes, and what the system refuses: one line each, exit code 2, and nothing half written."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from looped.cli.main import main
+from looped.tasks import EditDistance
+from tests.cli.command import TRAIN, answer, complaint
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> str:
+    folder = str(tmp_path_factory.mktemp("cli") / "run")
+    assert main([*TRAIN, "--out", folder]) == 0
+    return folder
+
+
+def test_on_a_terminal_too_a_mistake_is_one_line():
+    """tyro colours its complaints where it sees a terminal."""
+    command = f"{sys.executable} -m looped train edit-distance --model.blok looped"
+    done = subprocess.run(["script", "-qec", command, "/dev/null"], capture_output=True, text=True)
+    assert done.stdout.strip() == "looped: Unrecognized options: --model.blok, looped; did you mean --model.block?"
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["data", "--help"]])
+@pytest.mark.parametrize("buffered", [True, False])
+def test_an_output_that_takes_nothing(arguments, buffered):
+    """On a full disk one line and exit code 2; where nobody reads on, not a word."""
+    command = [sys.executable, *([] if buffered else ["-u"]), "-m", "looped", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (2, "looped: No space left on device\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as broken:
+        done = subprocess.run(command, stdout=broken, stderr=subprocess.PIPE, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_what_the_system_refuses_is_one_line(monkeypatch, capsys):
+    def refused(_):
+        raise PermissionError(13, "Permission denied", "/some/where")
+
+    monkeypatch.setattr("looped.cli.data.data", refused)
+    assert complaint(capsys, "data") == "looped: /some/where: Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("error", "whose"),
+    [
+        (MemoryError(), "machine"),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory"), "machine"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), "card"),
+    ],
+)
+def test_memory_that_runs_out_is_one_line(error, whose, run, monkeypatch, capsys):
+    def refused(*_, **__):
+        raise error
+
+    monkeypatch.setattr("looped.models.LoopModel.iterate", refused)
+    monkeypatch.setattr("looped.models.LoopModel.states_at", refused)
+    expected = f"looped: the {whose}'s memory is too small for this command: expected one that asks for less"
+    for verb in ("eval", "solve", "inspect"):
+        assert complaint(capsys, verb, run) == expected
+
+
+def test_a_bug_is_not_told_as_a_lack_of_memory(run, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr("looped.models.LoopModel.iterate", broken)
+    with pytest.raises(RuntimeError, match="shapes"):
+        main(["solve", run])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "did you mean 'train'"),
+        (["train"], "expected a task first"),
+        (["train", "edit-distanc"], "did you mean 'edit-distance'"),
+        (["train", "edit-distance", "--model.blok", "looped"], "did you mean --model.block?"),
+        (["train", "edit-distance", "--model.block", "modular"], "'modular'; did you mean 'modulated'?"),
+        (["train", "edit-distance", "--model.dim", "wide"], "--model.dim: expected a whole number, got 'wide'"),
+        (["train", "edit-distance", "--train.learning-rate", "low"], "--train.learning-rate: expected a number, got"),
+        (["train", "edit-distance", "--model.dim", "10", "--model.num-heads", "4"], "expected a divisor of 10, got 4"),
+        (
+            ["train", "lcs", "--model.dim", "1" + 13 * "0", "--model.num-heads", "1", "--out", "{new}"],
+            "memory is too small for a model of dim 10000000000000, ",
+        ),
+        (["train", "edit-distance", "--recipe", "quick"], "unknown recipe 'quick'"),
+        (["train", "edit-distance", "--train.init-from", "/nowhere", "--out", "{new}"], "no run at /nowhere"),
+        (["train", "lcs", "--train.init-from", "lsc", "--out", "{new}"], "did you mean 'lcs'?"),
+        (
+            [*TRAIN, "--model.block", "looped", "--train.init-from", "{run}", "--out", "{new}"],
+            "of another model: no stack.layers.0.gain_attention, stack.layers.0.gain_feed_forward; its model.block is "
+            "'modulated', this one's is 'looped'",
+        ),
+        ([*TRAIN, "--seed", "5", "--out", "{run}"], "holds another run: its seed is 0, this one's is 5"),
+        ([*TRAIN, "--out", "{folder}/notes.txt/run"], "notes.txt is a file, expected a folder"),
+        ([*TRAIN, "--out", "{broken}"], "broken is a broken link, expected a folder"),
+        ([*TRAIN, "--out", "{broken}/run"], "broken is a broken link, expected a folder"),
+        ([*TRAIN, "--out", "{folder}/a\0b"], "expected arguments without a NUL character, got "),
+        (["eval", "a\0b"], "expected arguments without a NUL character, got 'a\\x00b'"),
+        (["eval"], "looped eval"),
+        (["eval", "/nowhere"], "no run at /nowhere"),
+        (["eval", "{folder}"], "is not a run"),
+        (["eval", "{run}", "--loops", "0"], "loops must be at least 1, got 0"),
+        (["eval", "{run}", "--loops", "8", "999999"], "num_loops must be at most 100,000, got 999999"),
+        (["eval", "{run}", "--size", "0"], "size must be at least 1, got 0"),
+        (["eval", "{run}", "--size", "1" + 15 * "0"], "size must be at most 1,000,000, got 1000000000000000"),
+        (["inspect", "{run}", "--size", "1" + 15 * "0"], "size must be at most 1,000,000, got 1000000000000000"),
+        (["eval", "{run}", "--split", "exam"], "exam"),
+        (["solve", "{run}", "--input", "abca"], "expected two strings"),
+        (["solve", "{run}", "--input", "abca|bcca", "--index", "3"], "expected an input or an index, got both"),
+        (["solve", "{run}", "--index", "-1"], "index must be in 0..4611686018427387904, got -1"),
+        (["eval", "{run}", "--loops", "few"], "--loops: expected whole numbers, got 'few'"),
+        (["eval", "{run}", "--loops", "8", "1.5"], "--loops: expected whole numbers, got '8', '1.5'"),
+        (["train", "lcs", "--train.size-choices", "all"], "--train.size-choices: expected numbers, got 'all'"),
+        (["train", "lcs", "--train.num-steps", "0"], "looped: num_steps must be positive, got 0"),
+        (["solve", "{run}", "--input", "abzz|abca"], "'z'"),
+        (["solve", "{run}", "--input", "abcabc|abca"], "letters, got 6"),
+        (["solve", "{run}", "--input", "abca|abca", "--loops", "0"], "num_loops must be at least 1, got 0"),
+        (["solve", "{run}", "--loops", "all"], "--loops: expected a whole number, got 'all'"),
+        (["eval", "{run}", "--sets"], "edit-distance has no further test sets"),
+        (["models", "--json", "list"], "expected a verb first"),
+        (["data"], "expected a verb first"),
+        (["data", "--json", "sample", "lcs"], "expected a verb first"),
+        (["data", "sample"], "expected a task first"),
+        (["data", "sample", "sudokus"], "did you mean 'sudoku'"),
+        (["data", "sample", "lcs", "--size", "0"], "size must be at least 1, got 0"),
+        (["data", "sample", "lcs", "--size", "1000000000"], "size must be at most 1,000,000, got 1000000000"),
+        (["data", "stats", "sudoku", "--task.side", "4", "--size", "1000001"], "size must be at most 1,000,000, got"),
+        (["data", "stats", "decision-tree", "--size", "100000"], "size must be at most 16,693, got 100000"),
+        (["data", "check", "{folder}/notes.txt"], "line 1: expected a JSON object"),
+        (["data", "build", "lcs", "--size", "0", "--out", "{new}"], "size must be at least 1, got 0"),
+        (["data", "build", "lcs", "--out", "{folder}/notes.txt/x"], "notes.txt is a file, expected a folder"),
+        (["theory", "prove"], "unknown verb 'prove'"),
+        (["theory", "approximate", "--cells", "1"], "cells >= 2"),
+        (["theory", "approximate", "--cells", "400"], "take fewer cells"),
+        (["theory", "approximate", "--function", "atn"], "did you mean 'attn'"),
+        (["theory", "approximate", "--function", "{mine}.py:bad"], "the function bad raised ZeroDivisionError: "),
+        (["theory", "approximate", "--p", "nan"], "expected p >= 1 (inf too), got nan"),
+        (["theory", "approximate", "--lipschitz", "nan"], "finite Lipschitz constant >= 0, got nan"),
+        (["theory", "approximate", "--lipschitz", "-1"], "finite Lipschitz constant >= 0, got -1"),
+        (["theory", "plot", "stairs"], "stairs"),
+        (["theory", "plot", "ids", "--out", "{new}/x.txt"], "ends in .png, .svg, .pdf, got"),
+        (["theory", "plot", "staircase", "--out", "{folder}/notes.txt/x.png"], "notes.txt is a file, expected"),
+        (["paper"], "expected a verb first"),
+        (["paper", "run", "table9"], "unknown experiment 'table9'"),
+        (["paper", "report", "--root", "{folder}", "--results", "{new}", "--out", "{new}"], "nothing to report"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path, capsys):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text("mine")
+    (tmp_path / "mine.py").write_text("def bad(x):\n    return x / (0 // 0)\n")
+    (tmp_path / "broken").symlink_to(tmp_path / "nothing")
+    places = {"run": run} | {name: str(tmp_path / name) for name in ("folder", "new", "mine", "broken")}
+    line = complaint(capsys, *(argument.format(**places) for argument in arguments))
+    assert message in line
+    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "nothing").exists()
+    assert (tmp_path / "folder" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["language", "--task.text", "{folder}/nothing.txt"], "no text "),
+        (["language", "--task.text", "{folder}/empty.txt"], "is empty: expected text"),
+        (["sudoku", "--task.file", "{folder}/nothing.csv"], "no puzzles "),
+        (["edit-distance", "--train.track", "wandb"], "needs an extra"),
+        (["edit-distance", "--model.num-loops", "1000000000"], "num_loops must be at most 100,000, got 1000000000"),
+        (["edit-distance", "--train.batch-size", "1" + 15 * "0"], "expected a smaller train.batch_size"),
+        (["edit-distance", "--train.eval-size", "1" + 15 * "0"], "size must be at most 1,000,000"),
+        (["edit-distance", "--train.batch-size", "1" + 21 * "0"], "num_steps x batch_size must be at most "),
+        (["edit-distance", "--train.num-examples", "1" + 21 * "0"], "num_examples must be at most "),
+        (["edit-distance", "--train.num-examples", "1" + 15 * "0"], "expected a smaller train.num_examples"),
+        (["edit-distance", "--train.num-examples", "4" + 18 * "0"], "expected a smaller train.num_examples"),
+        (
+            ["edit-distance", "--train.batch-size", "4" + 18 * "0", "--train.num-steps", "1"],
+            "expected a smaller train.batch_size",
+        ),
+        (["edit-distance", "--train.num-threads", "1" + 15 * "0"], "num_threads must be at most 1024, got 1000"),
+        (["edit-distance", "--train.num-threads", "100000"], "num_threads must be at most 1024, got 100000"),
+        (["edit-distance", "--train.num-workers", "100000"], "num_workers must be at most 1024, got 100000"),
+    ],
+)
+@pytest.mark.parametrize("out", ["new/run", "made"])
+def test_a_training_that_is_refused_leaves_nothing(arguments, message, out, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    (tmp_path / "made").mkdir()
+    (tmp_path / "empty.txt").touch()
+    before = sorted(tmp_path.rglob("*"))
+    given = [argument.format(folder=tmp_path) for argument in arguments]
+    line = complaint(capsys, "train", *given, "--recipe", "laptop", "--out", str(tmp_path / out))
+    assert message in line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_missing_gpu_is_told_in_words_that_were_typed(run, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    expected = "looped: device 'cuda' needs a GPU that PyTorch can see, found none"
+    assert complaint(capsys, "eval", run, "--device", "cuda") == expected
+    assert complaint(capsys, "bench", "train", "--device", "cuda") == expected
+
+
+def test_a_damaged_config_names_the_file(tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{")
+    assert "config.json" in complaint(capsys, "eval", str(tmp_path))
+    (tmp_path / "config.json").write_text('{"task": {"name": "edit-distance", "lenght": 3}}')
+    assert "did you mean 'task.length'" in complaint(capsys, "eval", str(tmp_path))
+
+
+def test_a_damaged_newest_checkpoint_is_said_by_whatever_reads_the_run(tmp_path, capsys):
+    folder = tmp_path / "run"
+    answer(capsys, *TRAIN, "--train.checkpoint-every", "4", "--out", str(folder))
+    (folder / "checkpoints" / "step-000000006" / "state.json").write_text("{")
+    for verb in (["eval", "--size", "5"], ["solve"], ["inspect", "--size", "5"]):
+        assert main([verb[0], str(folder), *verb[1:]]) == 0
+        out, err = capsys.readouterr()
+        (line,) = err.splitlines()
+        assert "step-000000006 is not a checkpoint: " in line
+        assert line.endswith("; step 4 is used instead")
+        assert "not finished" not in out
+        assert ("measured at step 4 of 6" in out) == (verb[0] == "eval")
+
+
+def test_an_untrained_run_says_so(tmp_path, capsys):
+    from looped.config import RunConfig
+
+    (tmp_path / "config.json").write_text(json.dumps(RunConfig(EditDistance(length=4)).to_json()))
+    assert "has no checkpoint yet" in complaint(capsys, "eval", str(tmp_path))

@@ -1,0 +1,199 @@
+"""Several runners on one folder, and machines that fail: claims hold, and one run's failure is its own."""
+
+import json
+import os
+import time
+
+import pytest
+import torch
+
+from looped.cli.main import main
+from looped.experiments import locks, runner, worker
+from looped.experiments.locks import claimed, is_claimed
+from looped.experiments.records import load_records
+from looped.experiments.tables import experiment
+from looped.experiments.worker import finish_cell
+from looped.utils.errors import InputError
+
+MADE = experiment("table1", "smoke").select(["ED40:timestep r=4"])
+CONFIG = MADE.cells[0].config
+
+
+def test_a_claim_keeps_others_out_and_ends_with_its_holder(tmp_path):
+    assert not is_claimed(tmp_path, "run")
+    with claimed(tmp_path, "run") as free:
+        assert free
+        assert is_claimed(tmp_path, "run")
+        with claimed(tmp_path, "run") as again:
+            assert not again
+        with claimed(tmp_path, "other") as other:
+            assert other
+    assert not is_claimed(tmp_path, "run")
+    with claimed(tmp_path, "run") as free:
+        assert free
+
+
+@pytest.mark.parametrize(("host", "age", "free"), [
+    ("another", 10, False),  # alive, on a machine whose locks do not reach this one
+    ("another", 1000, True),  # dead
+    ("here", 10, True),  # dead: the system has freed its lock
+    (None, 10, False),  # made a moment ago, and not written yet
+    (None, 1000, True),
+])  # fmt: skip
+def test_a_claim_of_another_machine_holds_while_it_is_touched(host, age, free, tmp_path):
+    path = tmp_path / locks.FOLDER / "run.json"
+    path.parent.mkdir()
+    name = locks._here()["host"] if host == "here" else host
+    path.write_text("" if host is None else json.dumps({"host": name, "pid": 1}))
+    stamp = path.stat().st_mtime - age
+    os.utime(path, (stamp, stamp))
+    assert is_claimed(tmp_path, "run") != free
+    with claimed(tmp_path, "run") as got:
+        assert got == free
+    assert path.exists() != free, "a claim that holds stays, one that was taken is given back"
+
+
+def test_a_holder_touches_its_claim(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.01)
+    path = tmp_path / locks.FOLDER / "run.json"
+    with claimed(tmp_path, "run"):
+        os.utime(path, (1, 1))
+        deadline = time.monotonic() + 30
+        while path.stat().st_mtime == 1:
+            assert time.monotonic() < deadline, "no heartbeat"
+            time.sleep(0.01)
+
+
+def test_a_claim_outlives_several_missed_heartbeats():
+    assert locks.VOID_AFTER_SECONDS >= 5 * locks.HEARTBEAT_SECONDS
+
+
+def test_a_claim_that_another_machine_renewed_is_put_back(tmp_path, monkeypatch):
+    """Both judge it void; the other one is the first to move it away and to make its own."""
+    path = tmp_path / locks.FOLDER / "run.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"host": "dead", "pid": 1}))
+    os.utime(path, (1, 1))
+    judge, judged = locks._is_void, []
+
+    def slow_judge(asked):
+        void = judge(asked)
+        if not judged:
+            path.unlink()
+            path.write_text(json.dumps({"host": "faster", "pid": 2}))
+        judged.append(void)
+        return void
+
+    monkeypatch.setattr(locks, "_is_void", slow_judge)
+    with claimed(tmp_path, "run") as free:
+        assert not free
+    assert judged == [True, False]
+    assert json.loads(path.read_text())["host"] == "faster"
+    assert [each.name for each in path.parent.iterdir() if each.suffix != ".lock"] == ["run.json"]
+
+
+def test_a_holder_leaves_the_claim_of_another_machine_alone(tmp_path):
+    path = tmp_path / locks.FOLDER / "run.json"
+    with claimed(tmp_path, "run"):
+        path.write_text(json.dumps({"host": "another", "pid": 2}))
+    assert path.exists()
+
+
+def test_a_heart_beats_on_after_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.01)
+    touch, failures = os.utime, [OSError(5, "Input/output error"), PermissionError(13, "Permission denied")]
+
+    def failing(*arguments, **named):
+        if failures:
+            raise failures.pop()
+        touch(*arguments, **named)
+
+    with claimed(tmp_path, "run"):
+        touch(path := tmp_path / locks.FOLDER / "run.json", (1, 1))
+        monkeypatch.setattr(locks.os, "utime", failing)
+        deadline = time.monotonic() + 30
+        while path.stat().st_mtime == 1:
+            assert time.monotonic() < deadline, "no heartbeat"
+            time.sleep(0.01)
+    assert failures == []
+
+
+@pytest.mark.parametrize("name", ["file", "file/runs"])
+def test_a_root_that_cannot_be_made_is_one_line(name, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    expected = rf"cannot make the folder .*{name}/.claims: .*/file is a file, expected a folder"
+    with pytest.raises(InputError, match=expected), claimed(tmp_path / name, "run"):
+        pass
+
+
+@pytest.mark.parametrize(("verbs", "words", "expected"), [
+    ("run status collect report", ["--results", "file"], "--results must be a folder, got the file file"),
+    ("run status collect report", ["--root", "file"], "--root must be a folder, got the file file"),
+    ("run status collect report", ["--root", "file/runs"], "--root must be a folder, got the file file"),
+    ("report", ["--out", "file/page"], "--out must be a folder, got the file file"),
+    ("run status", ["--seeds", "0"], "seeds must be at least 1, got 0"),
+    ("run status", ["--seeds", "1" + 15 * "0"], "seeds must be at most 1,000, got 1000000000000000"),
+])  # fmt: skip
+def test_places_and_seeds_of_nonsense_are_one_line(verbs, words, expected, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("not a folder")
+    for verb in verbs.split():
+        assert main(["paper", verb, "table1", "--scale", "smoke", *words]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err == f"looped: {expected}\n"
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def failing_run(error):
+    def run(*_):
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(("error", "expected"), [
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore."), "CUDA out of memory. Tried to"),
+    (RuntimeError("CUDA error: an illegal memory access was encountered\nMore."), "CUDA error: an illegal"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 2 bytes"), "can't allocate"),
+    (OSError(28, "No space left on device"), "No space left on device"),
+    (MemoryError(), "MemoryError"),
+])  # fmt: skip
+def test_a_machine_that_fails_a_run_is_told_in_one_line(error, expected, monkeypatch, tmp_path):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(worker, "finish_run", failing_run(error))
+    outcome = finish_cell(CONFIG, str(tmp_path), MADE.measures)
+    assert outcome.state == "failed"
+    assert expected in outcome.text
+    assert "\n" not in outcome.text
+
+
+def test_a_bug_is_not_hidden(monkeypatch, tmp_path):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(worker, "finish_run", failing_run(RuntimeError("shapes do not fit")))
+    with pytest.raises(RuntimeError, match="shapes"):
+        finish_cell(CONFIG, str(tmp_path), MADE.measures)
+
+
+def test_all_experiments_are_gone_through_before_a_failure_is_told(monkeypatch, tmp_path, capsys):
+    seen = []
+
+    def run(one, *_, **__):
+        seen.append(one.id)
+        if one.id == "table1":
+            raise runner.CellsFailed("ED40, TF could not be finished: CUDA out of memory")
+        return True
+
+    monkeypatch.setattr(runner, "run_experiment", run)
+    words = ["table1", "table2", "--scale", "smoke", "--root", str(tmp_path / "runs"), "--results", str(tmp_path)]
+    assert main(["paper", "run", *words]) == 2
+    assert seen == ["table1", "table2"]
+    assert "table1: ED40, TF could not be finished: CUDA out of memory" in capsys.readouterr().err
+
+
+def test_a_run_in_work_says_so_before_its_first_step(tmp_path):
+    with claimed(tmp_path, CONFIG.folder_name):
+        (row,) = runner.status(MADE, tmp_path, load_records(None, tmp_path))
+    assert row["state"] == "being done, no step logged yet"
+    (row,) = runner.status(MADE, tmp_path, load_records(None, tmp_path))
+    assert row["state"] == "not begun"

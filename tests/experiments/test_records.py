@@ -1,0 +1,402 @@
+"""Records: what is written is read back, nonsense is named, and collecting never loses what was there."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from looped.cli.main import main
+from looped.experiments.measure import lacking
+from looped.experiments.records import (
+    RECORD_NAME,
+    Record,
+    cell_value,
+    collect,
+    evaluation_value,
+    load_records,
+    read_record,
+    save_record,
+    training_curve,
+)
+from looped.experiments.report.cells import measured_cells
+from looped.experiments.spec import Cell
+from looped.experiments.tables import experiment
+from looped.experiments.worker import finish_run
+from looped.training import evaluate
+from looped.training.schedules import trained_size
+from looped.utils.errors import InputError
+from tests.experiments.fake_records import fake_record
+
+MADE = experiment("table1", "smoke").select(["ED40:timestep r=4"])
+CONFIG = MADE.cells[0].config
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("records") / "runs"
+    for seed in (0, 1):
+        assert finish_run(replace(CONFIG, seed=seed), root, MADE.measures).state == "finished"
+    return root
+
+
+@pytest.fixture
+def record(runs) -> Record:
+    return read_record(runs / CONFIG.folder_name / RECORD_NAME)
+
+
+def test_a_record_is_read_back_as_it_was_written(record, tmp_path):
+    path = tmp_path / record.file_name
+    save_record(path, record)
+    assert read_record(path) == record
+    assert Record.from_json(json.loads(path.read_text())).to_json() == record.to_json()
+    assert path.stat().st_size < 20_000
+    assert max(map(len, path.read_text().splitlines())) < 400
+
+
+def test_measurements_have_six_digits_and_configs_all_of_theirs(record):
+    long = replace(record, seconds=1.23456789, config=replace(CONFIG, train=replace(CONFIG.train, final_rate=1 / 3)))
+    assert long.to_json()["seconds"] == 1.23457
+    assert long.to_json()["config"]["train"]["final_rate"] == 1 / 3
+
+
+NONSENSE = {
+    "finished": ("yes", "true or false"),
+    "date": ("yesterday", "a date"),
+    "steps": (-1, "not negative"),
+    "samples": (3, "steps times batch size"),
+    "seconds": ("long", "a number"),
+    "parameters": (1.5, "a whole number"),
+    "versions": ({"torch": 2}, "versions by name"),
+    "test": (None, "an evaluation"),
+    "sets": ([], "evaluations by name"),
+    "curve": ([{"loss": 1}], "points with samples"),
+    "note": (None, "text"),
+    "version": (2, "must be 1"),
+}
+
+
+@pytest.mark.parametrize("field", NONSENSE)
+def test_a_field_of_nonsense_is_named_with_its_file(field, record, tmp_path, capsys):
+    value, expected = NONSENSE[field]
+    path = tmp_path / "results" / record.file_name
+    path.parent.mkdir()
+    text = json.dumps({**record.to_json(), field: value})
+    path.write_text(text)
+    with pytest.raises(InputError, match=expected) as caught:
+        read_record(path)
+    assert str(path) in str(caught.value)
+    assert f"{field!r}" in str(caught.value)
+    smallest = ["table1", "--scale", "smoke", "--cells", "ED40:TF"]
+    for words in (["status", "table1"], ["report", "--out", str(tmp_path / "out")], ["run", *smallest]):
+        places = ["--results", str(path.parent), "--root", str(tmp_path / "runs")]
+        assert main(["paper", *words, *places]) == 2
+        complaint = capsys.readouterr().err.strip().splitlines()
+        assert len(complaint) == 1
+        assert str(path) in complaint[0]
+    assert path.read_text() == text, "nothing is overwritten"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"accuracy": 2.0}, "test.rows.0.accuracy"),
+        ({"low": 0.9, "high": 0.95, "accuracy": 0.1}, "inside its interval"),
+        ({"loops": 0}, "test.rows.0.loops"),
+        ({"low": None}, "test.rows.0.low"),
+        ({"loss": "x"}, "test.rows.0.loss"),
+        ({"loss": math.nan}, "test.rows.0.loss"),
+        ({"perplexity": math.inf}, "test.rows.0.perplexity"),
+        ({"perplexity": 0}, "test.rows.0.perplexity"),
+        ({"loss": 10**400}, "test.rows.0.loss"),
+        ({"curve": "abc"}, "test.rows.0.curve"),
+        ({"curve": [1, "a"]}, "test.rows.0.curve"),
+        ({"curve": []}, "test.rows.0.curve"),
+    ],
+)
+def test_a_row_of_nonsense_is_named(change, expected, record):
+    data = record.to_json()
+    data["test"]["rows"][0].update(change)
+    with pytest.raises(InputError, match=expected):
+        Record.from_json(data, "file")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"task": "sudoku"}, "test.task"),
+        ({"metric": "loss"}, "test.metric"),
+        ({"trained_loops": 7}, "test.trained_loops"),
+        ({"rows": []}, "test.rows"),
+        ({"size": 0}, "test.size"),
+    ],
+)
+def test_an_evaluation_of_another_run_is_refused(change, expected, record):
+    data = record.to_json()
+    data["test"].update(change)
+    with pytest.raises(InputError, match=expected):
+        Record.from_json(data, "file")
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "expected"),
+    [
+        ("train.rows.0", {"loss": "x"}, "train.rows.0.loss"),
+        ("extra", {"continuity": "x"}, "extra.continuity"),
+        ("extra", {"continuity": {"coefficient": "x"}}, "extra.continuity.coefficient"),
+        ("extra", {"continuity": {"coefficient": 1.0, "coefficient_low": "a"}}, "extra.continuity.coefficient_low"),
+        ("extra", {"continuity": {"coefficient": 1.0, "coefficient_high": None}}, "extra.continuity.coefficient_high"),
+        ("extra", {"continuity": {"coefficient": 1.0, "per_loop": [1.0, math.nan]}}, "extra.continuity.per_loop"),
+        ("curve.0", {"loss": "x"}, "curve"),
+    ],
+)
+def test_a_number_of_nonsense_is_named_wherever_the_report_reads_it(place, change, expected, record):
+    data = record.to_json()
+    found = data
+    for name in place.split("."):
+        found = found[int(name) if name.isdigit() else name]
+    found.update(change)
+    with pytest.raises(InputError, match=f"^file: field '{expected}'"):
+        Record.from_json(data, "file")
+
+
+@pytest.mark.parametrize(
+    ("of", "field", "value"),
+    [
+        ("table2", "test.rows.0.squared_error_over_dims", "x"),
+        ("table3", "test.rows.0.low", -1),
+        ("table3", "test.rows.0.low", 0),
+        ("table3", "test.baseline", -3),
+    ],
+)
+def test_errors_are_numbers_and_perplexities_above_zero(of, field, value):
+    data = fake_record(experiment(of, "smoke").cells[0].config).to_json()
+    Record.from_json(data)
+    *path, last = field.split(".")
+    found = data
+    for name in path:
+        found = found[int(name) if name.isdigit() else name]
+    assert last in found
+    found[last] = value
+    with pytest.raises(InputError, match=f"^file: field '{field}'"):
+        Record.from_json(data, "file")
+
+
+def test_what_could_not_be_read_again_is_not_written(record, tmp_path):
+    rows = [{**row, "loss": math.nan} for row in record.test["rows"]]
+    path = tmp_path / "one.json"
+    save_record(path, record)
+    before = path.read_text()
+    for wrong in (
+        replace(record, test={**record.test, "rows": rows}),
+        replace(record, extra={"continuity": {"coefficient": math.inf}}),
+        replace(record, seconds=math.nan),
+        replace(record, steps=record.steps + 1),
+    ):
+        with pytest.raises(InputError, match=r"one\.json: field"):
+            save_record(path, wrong)
+    assert path.read_text() == before
+
+
+def test_loop_counts_that_are_not_finite_are_left_out_with_a_note(tmp_path, monkeypatch):
+    measures = replace(MADE.measures, sizes=(0.5,))
+
+    def overflowing(*arguments, example_size=None, **named):
+        found = evaluate(*arguments, example_size=example_size, **named)
+        for row in found["rows"]:
+            if row["loops"] > 6 or example_size == sizes[0.5]:
+                row["loss"] = math.nan
+        return found
+
+    usual = trained_size(CONFIG)
+    sizes = {0.5: round(0.5 * usual)}
+    monkeypatch.setattr("looped.training.evaluation.evaluate", overflowing)
+    assert finish_run(CONFIG, tmp_path, measures).state == "finished"
+    record = read_record(tmp_path / CONFIG.folder_name / RECORD_NAME)
+    assert [row["loops"] for row in record.test["rows"]] == [1, 2, 3, 4, 5, 6]
+    assert record.sets == {}
+    assert record.note == (
+        "the test is not finite at 7, 8 loops; without the test set '0.5 n' (not finite at the trained loops)"
+    )
+    assert not lacking(record, CONFIG, measures), "it would be tried again and again"
+    assert lacking(record, CONFIG, replace(measures, sizes=(0.5, 1.0)))
+
+
+def test_a_test_that_is_not_finite_at_the_trained_loops_is_a_failed_try(tmp_path, monkeypatch):
+    def overflowing(*arguments, **named):
+        found = evaluate(*arguments, **named)
+        return {**found, "rows": [{**row, "loss": math.nan} for row in found["rows"]]}
+
+    monkeypatch.setattr("looped.training.evaluation.evaluate", overflowing)
+    with pytest.raises(InputError, match="finite numbers in the test at 4 loops"):
+        finish_run(CONFIG, tmp_path, MADE.measures)
+    (record,) = load_records(None, tmp_path).values()
+    assert not record.finished
+    assert "finite numbers" in record.note
+
+
+@pytest.mark.parametrize("change", [{"finished": True}, {"step": "x"}, {"versions": None}, {"flops": True}])
+def test_a_result_of_nonsense_is_named(change, runs, tmp_path):
+    folder = tmp_path / CONFIG.folder_name
+    shutil.copytree(runs / CONFIG.folder_name, folder)
+    (folder / RECORD_NAME).unlink()
+    path = folder / "result.json"
+    whole = {} if "finished" in change else json.loads(path.read_text())
+    path.write_text(json.dumps({**whole, **change}))
+    with pytest.raises(InputError, match=r"result\.json is no result of a run: its field"):
+        finish_run(CONFIG, tmp_path, MADE.measures)
+
+
+def test_configs_that_are_none_and_fields_that_are_unknown_are_refused(record):
+    for data, expected in [
+        ({**record.to_json(), "config": {"task": {"name": "nonsense"}}}, "'config' does not describe a run"),
+        ({**record.to_json(), "speed": 3}, "unknown field 'speed'"),
+        ([], "expected an object"),
+    ]:
+        with pytest.raises(InputError, match=expected):
+            Record.from_json(data, "file")
+
+
+def test_an_unfinished_try_needs_no_test_but_shows_nothing(record, tmp_path):
+    failed = replace(record, finished=False, test=None, steps=1, samples=2, note="expected a finite loss, got nan")
+    save_record(tmp_path / "one.json", failed)
+    known = load_records(tmp_path, None)
+    assert known[record.key].note == failed.note
+    assert measured_cells(MADE, known) == []
+    save_record(tmp_path / "two.json", record)  # a finished one speaks, whatever the order of the files
+    assert load_records(tmp_path, None)[record.key].finished
+
+
+def test_records_are_found_by_their_config_and_by_seed(runs, tmp_path):
+    collect(load_records(None, runs).values(), tmp_path)
+    for path in list(tmp_path.iterdir()):
+        path.rename(tmp_path / f"renamed-{path.name}")
+    (found,) = measured_cells(MADE, load_records(tmp_path, None))
+    assert [one.config.seed for one in found.records] == [0, 1]
+    other = replace(MADE.cells[0], config=replace(CONFIG, model=replace(CONFIG.model, dim=16)))
+    assert measured_cells(replace(MADE, cells=(other,)), load_records(tmp_path, None)) == []
+
+
+def test_the_runs_own_record_wins_over_the_collected_one(runs, record, tmp_path):
+    save_record(tmp_path / record.file_name, replace(record, note="collected"))
+    assert load_records(tmp_path, None)[record.key].note == "collected"
+    assert load_records(tmp_path, runs)[record.key].note == ""
+
+
+def test_two_results_of_one_run_in_a_folder_are_refused_and_two_copies_are_not(record, tmp_path):
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    save_record(first, record)
+    save_record(second, record)
+    assert load_records(tmp_path, None) == {record.key: record}
+    save_record(second, replace(record, seconds=record.seconds + 1))
+    with pytest.raises(InputError, match=f"{first} and {second} have different results of one run"):
+        load_records(tmp_path, None)
+
+
+@pytest.mark.parametrize("names", [("a.json", "b.json"), ("b.json", "a.json")])
+def test_a_failed_try_is_told_of_only_where_no_run_finished(names, record, tmp_path):
+    failed = replace(record, finished=False, test=None, note="given up")
+    save_record(tmp_path / names[0], failed)
+    assert not load_records(tmp_path, None)[record.key].finished
+    save_record(tmp_path / names[1], record)
+    assert load_records(tmp_path, None)[record.key].finished
+    save_record(tmp_path / "runs" / CONFIG.folder_name / RECORD_NAME, failed)
+    assert load_records(tmp_path, tmp_path / "runs")[record.key].finished
+
+
+def test_collecting_adds_but_never_replaces_unasked(runs, record, tmp_path, capsys):
+    words = ["paper", "collect", "--root", str(runs), "--results", str(tmp_path)]
+    assert main([*words, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["written"]) == 2
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["written"] == []
+    path = tmp_path / record.file_name
+    # Less than what the run has now: another test set was added since.
+    save_record(path, replace(record, extra={}))
+    save_record(path, replace(record, note="by hand"))
+    before = path.read_text()
+    assert main(words) == 2
+    assert "holds another result of the same run" in capsys.readouterr().err
+    assert path.read_text() == before
+    assert main([*words, "--replace"]) == 0
+    assert read_record(path) == record
+    more = replace(record, sets={"2 n": record.test})
+    assert collect([more], tmp_path) == [path]
+    with pytest.raises(InputError, match="--replace"):
+        collect([record], tmp_path)
+
+
+def test_another_run_of_the_same_name_is_never_replaced(record, tmp_path):
+    """As after a change of defaults: the name stays, the run is another one."""
+    path = tmp_path / record.file_name
+    other = replace(record, config=replace(CONFIG, train=replace(CONFIG.train, weight_decay=0.5)))
+    save_record(path, other)
+    before = path.read_text()
+    for replaced in (False, True):
+        with pytest.raises(InputError, match="holds another run of the same name") as caught:
+            collect([record], tmp_path, replaced=replaced)
+        assert str(path) in str(caught.value)
+    assert path.read_text() == before
+
+
+def test_failed_tries_are_collected_until_the_run_is_finished(record, tmp_path):
+    failed = replace(record, finished=False, test=None, train=None, steps=1, samples=2, note="expected a finite loss")
+    assert collect([replace(failed, note="")], tmp_path) == []
+    (path,) = collect([failed], tmp_path)
+    assert load_records(tmp_path, None)[record.key].note == failed.note
+    again = replace(failed, note="expected a finite gradient")
+    assert collect([again], tmp_path) == [path]
+    assert collect([record], tmp_path) == [path]
+    assert collect([failed], tmp_path, replaced=True) == [], "a result stays"
+    assert read_record(path) == record
+
+
+def test_collecting_an_experiment_takes_every_seed_of_its_runs(runs, tmp_path, capsys):
+    words = ["paper", "collect", "table1", "--scale", "smoke", "--root", str(runs), "--results", str(tmp_path)]
+    assert main([*words, "--cells", "ED40:TF", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["written"] == []
+    assert main([*words, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["written"]) == 2
+    assert sorted(one.config.seed for one in load_records(tmp_path, None).values()) == [0, 1]
+
+
+def test_a_cell_shows_what_it_says(record):
+    rows = record.test["rows"]
+    trained, last = rows[3], rows[-1]
+    assert (trained["loops"], last["loops"]) == (4, 8)
+
+    def shown(**fields):
+        return cell_value(Cell("row", "column", CONFIG, **fields), with_more)
+
+    with_more = replace(
+        record, sets={"1.5 n": record.test}, extra={"continuity": {"coefficient": 2.0, "coefficient_low": 1.0}}
+    )
+    assert shown() == (trained["accuracy"], trained["low"], trained["high"])
+    assert shown(at_loops=8) == (last["accuracy"], last["low"], last["high"])
+    assert shown(shows="test.loss") == (trained["loss"], None, None)
+    assert shown(shows="sets/1.5 n", at_loops=8) == (last["accuracy"], last["low"], last["high"])
+    assert shown(shows="extra.continuity.coefficient") == (2.0, 1.0, None)
+    for missing in ({"shows": "sets/2 n"}, {"at_loops": 9}, {"shows": "extra.more.of"}, {"shows": "test.nothing"}):
+        assert shown(**missing) is None
+
+
+def test_intervals_of_other_measures_follow_from_the_own_one():
+    text = {"metric": "perplexity", "trained_loops": 1,
+            "rows": [{"loops": 1, "perplexity": 100.0, "loss": 4.60517, "low": 90.0, "high": 110.0}]}  # fmt: skip
+    assert evaluation_value(text, "loss") == pytest.approx((4.60517, 4.49981, 4.70048), abs=1e-5)
+    row = {"loops": 1, "squared_error": 0.4, "squared_error_over_dims": 0.02, "low": 0.2, "high": 0.6}
+    trees = {"metric": "squared_error", "trained_loops": 1, "rows": [row]}
+    assert evaluation_value(trees, "squared_error_over_dims") == pytest.approx((0.02, 0.01, 0.03))
+
+
+def test_a_long_log_becomes_at_most_200_points_with_its_last_and_its_validations():
+    lines = [{"step": step, "loss": 1 / step, "right": 0.5, "rate": 1.0} for step in range(50, 100_001, 50)]
+    lines += [{"step": step, "validation": step / 1e5} for step in range(1000, 100_001, 1000)]
+    curve = training_curve(lines, 64)
+    assert len(curve) <= 200
+    assert curve[-1] == {"samples": 6_400_000, "loss": 1e-5, "right": 0.5, "validation": 1.0}
+    assert sum("validation" in point for point in curve) >= 99
+    assert [point["samples"] for point in curve] == sorted({point["samples"] for point in curve})
+    assert training_curve([], 64) == []

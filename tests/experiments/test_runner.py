@@ -1,0 +1,417 @@
+"""The runner as a user meets it: it skips, resumes, shares its work, stops in time, and survives being killed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from looped.cli.main import main
+from looped.cli.paper import RunCommand, StatusCommand
+from looped.config import RunConfig
+from looped.experiments import runner, worker
+from looped.experiments.records import RECORD_NAME, load_records, read_record
+from looped.experiments.runner import Work, _threads_each, _with_workers, run_experiment, status
+from looped.experiments.spec import Experiment
+from looped.experiments.tables import experiment
+from looped.training.logger import records as log_records
+from looped.training.run_folder import RunFolder
+from looped.training.trainer import Diverged
+from looped.utils.errors import InputError
+from tests.paths import ROOT
+
+
+def small(*patterns: str) -> Experiment:
+    return experiment("table1", "smoke").select(patterns or ("ED40:TF", "ED40:timestep r=*"))
+
+
+def slow(num_steps: int, test_size: int = 4) -> Experiment:
+    """Three runs, long enough to be stopped on the way."""
+    made = small("ED40:TF", "ED40:timestep r=1", "ED40:looped r=2")
+    cells = []
+    for cell in made.cells:
+        train = replace(cell.config.train, num_steps=num_steps, checkpoint_every=50, log_every=50, eval_every=10**6)
+        cells.append(replace(cell, config=replace(cell.config, train=train)))
+    return replace(made, cells=tuple(cells), measures=replace(made.measures, size=test_size))
+
+
+RUNNER = """
+import sys
+from pathlib import Path
+from looped.experiments.runner import run_experiment
+from tests.integration.test_runner import slow
+if __name__ == "__main__":
+    steps, size, workers = map(int, sys.argv[2:5])
+    run_experiment(slow(steps, size), Path(sys.argv[1]), num_workers=workers)
+"""
+
+
+def start_runner(root: Path, num_steps: int, test_size: int = 4, workers: int = 2) -> subprocess.Popen:
+    script = root.parent / "run.py"
+    script.write_text(RUNNER)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script), str(root), str(num_steps), str(test_size), str(workers)]
+    return subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def workers_of(parent: int) -> list[int]:
+    """Processes that a runner has started, found by their parent."""
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True)
+    return [int(line) for line in found.stdout.split()]
+
+
+def stop(process: subprocess.Popen, how: signal.Signals) -> str:
+    """Stop a runner as a user or a machine would, and see that none of its workers outlives it."""
+    workers = workers_of(process.pid)
+    assert workers
+    if how == signal.SIGINT:
+        os.killpg(process.pid, how)  # what Ctrl-C does
+    else:
+        process.send_signal(how)
+    _, said = process.communicate(timeout=60)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "workers outlived the runner")
+    return said
+
+
+def finished(root: Path) -> int:
+    return len(list(root.glob(f"*/{RECORD_NAME}")))
+
+
+def test_finished_runs_are_skipped_and_the_status_tells(tmp_path, capsys):
+    made, runs = small(), tmp_path / "runs"
+    before = status(made, runs, load_records(None, runs))
+    assert {cell["state"] for cell in before} == {"not begun"}
+    assert run_experiment(made, runs, num_workers=2)
+    stamps = {path: path.stat().st_mtime_ns for path in runs.rglob("*.json")}
+    assert run_experiment(made, runs, num_workers=2)
+    assert {path: path.stat().st_mtime_ns for path in runs.rglob("*.json")} == stamps
+    rows = status(made, runs, load_records(None, runs))
+    assert all(row["finished"] for row in rows)
+    for row in rows:
+        record = read_record(runs / row["run"] / RECORD_NAME)
+        own = next(each for each in record.test["rows"] if each["loops"] == record.config.model.num_loops)
+        assert (row["value"], row["low"], row["high"]) == (own["accuracy"], own["low"], own["high"])
+    # What was collected is finished, too, on a machine that has no runs.
+    results = str(tmp_path / "results")
+    assert main(["paper", "collect", "--root", str(runs), "--results", results]) == 0
+    assert run_experiment(made, tmp_path / "none", results=Path(results), num_workers=1)
+    assert not (tmp_path / "none").exists()
+    words = ["paper", "status", "table1", "--scale", "smoke", "--cells", "ED40:TF", "--root", str(tmp_path / "none")]
+    capsys.readouterr()
+    assert main([*words, "--results", results, "--json"]) == 0
+    said = capsys.readouterr()
+    (shown,) = json.loads(said.out)["experiments"]
+    assert [cell["finished"] for cell in shown["cells"]] == [True]
+    assert said.err == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "patterns"), [("table2", ("*:TF*",)), ("table3", ("*:TF*",)), ("loops", ("fixed:*",))]
+)
+def test_the_progress_shows_what_the_cells_show(name, patterns, tmp_path, capsys):
+    made = experiment(name, "smoke").select(patterns)
+    assert run_experiment(made, tmp_path, num_workers=1)
+    lines = re.findall(r"^\[ *\d+ s\] (.*): ([a-z ]+) ([\d.e+]+ \(.*\))$", capsys.readouterr().err, re.MULTILINE)
+    rows = status(made, tmp_path, load_records(None, tmp_path))
+    assert {(label, number) for label, _, number in lines} == {
+        (f"{row['row']}, {row['column']}", row["state"]) for row in rows
+    }
+    kind = {"table2": "squared error over dimensions", "table3": "perplexity", "loops": "accuracy"}[name]
+    assert [measure for _, measure, _ in lines] == [kind] * len(rows)
+
+
+def test_where_no_record_is_found_the_status_says_where_it_looked(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["paper", "status", "table1", "--scale", "smoke", "--cells", "ED40:TF"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "table1, smoke scale: 0 of 1 cells finished\n  ED40, TF: not begun\n"
+    expected = "looped: no record of a run in results or under runs: --results and --root say where to look\n"
+    assert said.err == expected
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_stopped_in_training_it_loses_what_came_after_the_last_checkpoint(how, tmp_path):
+    runs, num_steps = tmp_path / "runs", 2000
+    process = start_runner(runs, num_steps)
+    wait_until(lambda: len(list(runs.glob("*/checkpoints/step-*"))) >= 3, "no checkpoints")
+    said = stop(process, how)
+    assert said.count("Traceback") <= 1  # the script's own, for the KeyboardInterrupt
+    assert how == signal.SIGKILL or "leaked" not in said
+    assert finished(runs) < 3, "nothing was left to finish"
+    kept = {folder.name: RunFolder(folder).newest_checkpoint() for folder in runs.iterdir() if folder.name[0] != "."}
+    assert all(checkpoint is not None for checkpoint in kept.values())
+    again = start_runner(runs, num_steps)
+    _, said = again.communicate(timeout=300)
+    assert again.returncode == 0, said
+    assert finished(runs) == 3
+    for name in kept:
+        steps = [step for _, step in log_records(runs / name / "log.jsonl")]
+        assert steps == sorted(steps)
+        assert steps[-1] == num_steps
+
+
+def test_a_worker_that_is_stopped_from_outside_is_told_of(tmp_path):
+    runs = tmp_path / "runs"
+    process = start_runner(runs, 2000, workers=1)
+    wait_until(lambda: bool(list(runs.glob("*/checkpoints/step-*"))), "no checkpoint")
+    for worker_id in workers_of(process.pid):
+        os.kill(worker_id, signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert "was stopped from outside; the same command goes on" in said
+    assert finished(runs) == 0
+
+
+def test_a_worker_that_is_killed_ends_the_runner_and_the_others_keep_what_they_did(tmp_path):
+    """As a system does that is out of memory: nobody asks the worker, which may hold or wait for anything."""
+    runs = tmp_path / "runs"
+    process = start_runner(runs, 2000)
+    wait_until(lambda: len({path.parent for path in runs.glob("*/checkpoints/step-*")}) == 2, "no checkpoints")
+    workers = [one for one in workers_of(process.pid) if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    os.kill(workers[0], signal.SIGKILL)
+    try:
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert "a worker was killed (out of memory?); the same command goes on" in said
+    wait_until(lambda: not any(Path(f"/proc/{one}").exists() for one in workers), "a worker outlived the runner")
+    assert finished(runs) == 0
+    assert run_experiment(slow(2000), runs, num_workers=2)
+
+
+def test_killed_in_a_test_it_does_not_train_again(tmp_path):
+    runs = tmp_path / "runs"
+    process = start_runner(runs, 20, test_size=60_000, workers=1)
+    wait_until(lambda: bool(list(runs.glob("*/result.json"))), "no training was finished")
+    stop(process, signal.SIGKILL)
+    assert finished(runs) == 0
+    (result,) = runs.glob("*/result.json")
+    before = result.read_text()
+    made = slow(20)
+    assert run_experiment(made, runs, num_workers=1)
+    assert result.read_text() == before
+    assert finished(runs) == 3
+
+
+KILLED_REPORT = """
+import os, signal, sys
+from looped import files
+from looped.cli.main import main
+from looped.cli.paper import RunCommand, StatusCommand
+replaced, count = os.replace, [int(sys.argv[1])]
+def dying(*paths):
+    if count[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    count[0] -= 1
+    replaced(*paths)
+files.os.replace = dying
+main(sys.argv[2:])
+"""
+
+
+def test_killed_while_it_writes_the_report_leaves_a_whole_page(tmp_path):
+    runs, out = tmp_path / "runs", tmp_path / "report"
+    for cell in small().cells:
+        worker.finish_run(cell.config, runs, small().measures)
+    words = ["paper", "report", "table1", "--scale", "smoke", "--root", str(runs), "--results", str(tmp_path / "none"),
+             "--out", str(out)]  # fmt: skip
+    assert main(words) == 0
+    whole = (out / "index.html").read_text()
+    for count in (0, 1):
+        killed = subprocess.run([sys.executable, "-c", KILLED_REPORT, str(count), *words], capture_output=True)
+        assert killed.returncode == -signal.SIGKILL
+        assert (out / "index.html").read_text() == whole
+    assert main(words) == 0
+    assert (out / "index.html").read_text() == whole
+
+
+def test_two_runners_on_one_folder_do_nothing_twice(tmp_path):
+    runs = tmp_path / "runs"
+    both = [start_runner(runs, 400, workers=1) for _ in range(2)]
+    said = [process.communicate(timeout=300)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    done = [re.findall(r"^\[ *\d+ s\] (ED40, .*): accuracy", text, re.MULTILINE) for text in said]
+    by_others = [re.findall(r"^\[ *\d+ s\] (ED40, .*): finished by another", text, re.MULTILINE) for text in said]
+    for own, others in zip(done, by_others, strict=True):
+        assert set(own).isdisjoint(others)
+    for folder in runs.iterdir():
+        if folder.name[0] != ".":
+            steps = [json.loads(line) for line, _ in log_records(folder / "log.jsonl")]
+            trained = [line["step"] for line in steps if "loss" in line]
+            assert trained == list(range(50, 401, 50)), "two trained it"
+    assert finished(runs) == 3
+    assert not list((runs / ".claims").glob("*.json"))
+
+
+def test_a_time_limit_stops_it_and_the_same_command_goes_on(tmp_path, capsys):
+    made, runs = slow(3000), tmp_path / "runs"
+    assert not run_experiment(made, runs, num_workers=1, minutes=0.15)
+    assert "the same command goes on" in capsys.readouterr().err
+    assert finished(runs) < 3
+    # Nothing was lost: where a run was stopped, there is a checkpoint of that step.
+    begun = [folder for folder in runs.iterdir() if (folder / "log.jsonl").exists()]
+    for folder in begun:
+        last = max((step for _, step in log_records(folder / "log.jsonl")), default=0)
+        checkpoint = RunFolder(folder).newest_checkpoint()
+        assert (checkpoint.step if checkpoint else 0) == last
+    for words in (["--minutes", "0"], ["--workers", "0"], ["--seeds", "0"]):
+        assert main(["paper", "run", "table1", "--scale", "smoke", "--root", str(runs), *words]) == 2
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_folder_of_an_older_config_is_told_and_left_alone(tmp_path, capsys):
+    made = small("ED40:TF")
+    config = made.cells[0].config
+    folder = tmp_path / "runs" / config.folder_name
+    other = replace(config, train=replace(config.train, weight_decay=0.5))
+    assert worker.finish_run(other, tmp_path / "other", made.measures).state == "finished"
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "other" / other.folder_name).rename(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    words = ["paper", "run", "table1", "--scale", "smoke", "--cells", "ED40:TF", "--root", str(tmp_path / "runs")]
+    assert main(words) == 2
+    said = capsys.readouterr().err.strip()
+    assert len(said.splitlines()) == 1
+    assert "holds another run: its train.weight_decay is 0.5, this one's is 0.01" in said
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    # A field that no config has any more is named as well.
+    stored = json.loads((folder / "config.json").read_text())
+    stored["train"]["forgotten"] = 1
+    (folder / "config.json").write_text(json.dumps(stored))
+    assert main(words) == 2
+    assert "train.forgotten" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_is_told_and_the_others_are_finished(tmp_path, capsys):
+    made, runs = small(), tmp_path / "runs"
+    strange = runs / made.cells[1].config.folder_name
+    strange.mkdir(parents=True)
+    (strange / "strange.txt").write_text("not a run")
+    with pytest.raises(ValueError, match=r"ED40, timestep r=1 could not be finished: .*is not a run"):
+        run_experiment(made, runs, num_workers=1)
+    assert finished(runs) == len(made.cells) - 1
+    assert [(path.name, path.read_text()) for path in strange.iterdir()] == [("strange.txt", "not a run")]
+
+
+def test_a_training_that_diverges_leaves_a_note(tmp_path, monkeypatch):
+    made = small("ED40:looped r=2")
+    cell = made.cells[0]
+    wild = replace(cell.config, train=replace(cell.config.train, learning_rate=1e30, clip_norm=None, num_steps=20,
+                                              optimizer="adamw"))  # fmt: skip
+    with pytest.raises(Diverged):
+        worker.finish_run(wild, tmp_path, made.measures)
+    (record,) = load_records(None, tmp_path).values()
+    assert not record.finished
+    assert record.note.startswith("expected a finite")
+    (row,) = status(replace(made, cells=(replace(cell, config=wild),)), tmp_path, load_records(None, tmp_path))
+    assert row["state"].startswith("failed: expected a finite")
+    assert row["value"] is None
+    assert not row["finished"]
+
+
+def test_a_text_that_is_not_there_is_missed_before_the_training(tmp_path):
+    made = experiment("table3", "smoke")
+    made = replace(made, measures=replace(made.measures, texts=("no-such-text",)))
+    with pytest.raises(InputError, match="no text 'no-such-text'"):
+        run_experiment(made, tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_seeds_are_runs_of_their_own(tmp_path):
+    made = small("ED40:looped r=1")
+    assert run_experiment(made, tmp_path, num_seeds=2, num_workers=1)
+    seeds = sorted(record.config.seed for record in load_records(None, tmp_path).values())
+    assert seeds == [0, 1]
+    assert len(status(made, tmp_path, load_records(None, tmp_path), num_seeds=3)) == 3
+
+
+def test_the_list_is_complete_and_readable(capsys):
+    assert main(["paper", "list", "--scale", "gpu", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["experiments"]
+    assert [one["id"] for one in listed][:3] == ["table1", "table2", "table3"]
+    for one in listed:
+        for cell in one["cells"]:
+            assert {"row", "column", "paper", "config"} <= set(cell)
+            RunConfig.from_json(cell["config"])
+    assert len(listed[0]["cells"]) == 54
+    assert main(["paper", "list", "--scale", "gpu"]) == 0
+    text = capsys.readouterr().out
+    for one in listed:
+        assert re.search(
+            rf"^{one['id']} +{len(one['cells'])} +\d+ +\d+ (s|min|h|days) +{re.escape(one['title'])}$", text, re.M
+        )
+
+
+def test_an_experiment_that_is_named_twice_is_one(capsys):
+    assert main(["paper", "list", "table2", "table1", "table2", "--json"]) == 0
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)["experiments"]] == ["table2", "table1"]
+
+
+def test_what_is_listed_is_what_would_be_run(capsys):
+    assert main(["paper", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["experiments"]
+    assert {one["scale"] for one in listed} == {StatusCommand().scale, RunCommand().scale}
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (["run"], "expected an experiment to run"),
+    (["run", "tabel1"], "did you mean 'table1'"),
+    (["run", "table1", "--scale", "huge"], "unknown scale 'huge'"),
+    (["run", "table1", "--cells", "ED41:*"], "no cell of table1 fits 'ED41:*'"),
+    (["status", "--cells", "ED40:*"], "--cells goes with one experiment"),
+    (["collect", "--root", "nowhere"], "no record of a finished run under nowhere"),
+    (["repotr"], "did you mean 'report'"),
+])  # fmt: skip
+def test_mistakes_are_one_line(words, expected, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["paper", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.strip().splitlines()) == 1
+    assert expected in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cores", "workers", "threads"),
+    [(None, 8, 2, 4), ("1", 8, 2, 1), ("8", 8, 2, 4), ("2", 2, 2, 1), ("4,2", 8, 2, 4), (None, 1, 2, 1)],
+)
+def test_workers_share_the_cores_and_take_no_more_threads_than_wanted(monkeypatch, wanted, cores, workers, threads):
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if wanted is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    assert _threads_each(workers) == threads
+
+
+@pytest.mark.parametrize("wanted", [None, "3"])
+def test_one_experiments_share_is_not_taken_for_the_users_wish_by_the_next(wanted, monkeypatch, tmp_path):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if wanted is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    inherited = []
+
+    def stopped(*_: object) -> None:
+        inherited.append(os.environ["OMP_NUM_THREADS"])
+        raise InputError("stopped from outside")
+
+    monkeypatch.setattr(runner, "_work_through", stopped)
+    for num_workers in (8, 2):
+        with pytest.raises(InputError, match="stopped"):
+            _with_workers(Work(small(), tmp_path, []), num_workers, [])
+    assert inherited == ["1", wanted or "4"]
+    assert os.environ.get("OMP_NUM_THREADS") == wanted

@@ -1,0 +1,350 @@
+"""Every experiment as it is declared, and every cell of it run at the size that takes a fraction of a second."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+import torch
+
+from looped.config import ModelConfig, RunConfig
+from looped.experiments.measure import loops_to_read, wanted_names
+from looped.experiments.records import cell_value, load_records, run_key
+from looped.experiments.scales import GPU_TRAINING_SECONDS, estimated_seconds, start
+from looped.experiments.spec import SCALES
+from looped.experiments.studies import CONDITIONINGS
+from looped.experiments.tables import EXPERIMENTS, experiment
+from looped.experiments.worker import finish_run
+from looped.models import build_model
+from looped.training.flops import estimated_flops
+from looped.utils.errors import InputError
+from tests.paths import ROOT
+
+# The paper's tables once more, row by row as they are printed.
+PRINTED = """
+Sudoku    |  0.0 |  0.0  0.0 65.6 87.9 |  0.0  0.0 62.0 90.2
+Countdown | 53.8 | 28.3 52.7 81.0 88.1 | 33.2 54.4 80.2 90.5
+LCS60     | 70.0 | 66.0 81.8 98.6 96.9 | 68.5 80.5 99.3 97.1
+LCS100    | 39.8 | 39.6 45.1 93.5 98.2 | 36.7 45.6 98.1 98.6
+ED40      | 54.2 | 41.4 57.9 85.4 90.4 | 44.8 63.5 94.5 96.1
+ED60      | 41.4 | 23.8 32.6 47.3 47.7 | 26.6 38.9 57.3 88.3
+"""
+PRINTED_LOOPS = {"Sudoku": "4 8 16 32", "Countdown": "4 8 16 32"}
+PRINTED_LAYERS = {"Sudoku": 6, "Countdown": 6}
+STRINGS = ("5 10 50 100", 12)
+
+ALL = [(name, scale) for name in EXPERIMENTS for scale in SCALES]
+
+
+def cells_of(name: str, scale: str = "paper") -> dict[str, object]:
+    return {cell.name: cell for cell in experiment(name, scale).cells}
+
+
+@pytest.mark.parametrize(("name", "scale"), ALL)
+def test_every_cell_round_trips_and_has_a_place_of_its_own(name, scale):
+    made = experiment(name, scale)
+    assert (made.id, made.scale) == (name, scale)
+    assert scale in made.about
+    for cell in made.cells:
+        assert RunConfig.from_json(json.loads(json.dumps(cell.config.to_json()))) == cell.config
+    assert len({cell.name for cell in made.cells}) == len(made.cells)
+    # Cells are of one run only where they show different numbers of it.
+    assert len({(cell.config, cell.shows, cell.at_loops) for cell in made.cells}) == len(made.cells)
+    assert len({config.folder_name for config in made.configs()}) == len(made.configs())
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_table_1_has_the_papers_54_numbers(scale):
+    cells = experiment("table1", scale).cells
+    assert len(cells) == 54
+    for line in PRINTED.strip().splitlines():
+        row, *parts = (part.strip() for part in line.split("|"))
+        printed = [float(number) / 100 for part in parts for number in part.split()]
+        own = [cell for cell in cells if cell.row == row]
+        assert [cell.paper for cell in own] == pytest.approx(printed, abs=1e-9)
+        assert [cell.config.model.block for cell in own] == ["standard"] + ["looped"] * 4 + ["modulated"] * 4
+        loops = [cell.config.model.num_loops for cell in own[1:]]
+        for cell in own[1:]:
+            name = "looped" if cell.config.model.block == "looped" else "timestep"
+            assert cell.column == f"{name} r={cell.config.model.num_loops}"
+        if scale in ("gpu", "paper"):
+            assert loops == 2 * [int(number) for number in PRINTED_LOOPS.get(row, STRINGS[0]).split()]
+            assert own[0].config.model.num_layers == PRINTED_LAYERS.get(row, STRINGS[1])
+            length = re.search(r"\d+", row)
+            assert length is None or own[0].config.task.size == int(length.group())
+
+
+def test_the_other_tables_have_the_papers_numbers():
+    numbers = {cell.name: cell.paper for cell in experiment("table2", "paper").cells}
+    assert numbers == {"Test:TF L=12": 8.6e-3, "Test:looped r=12": 1.4e-2, "Test:timestep r=12": 1.7e-3}
+    numbers = {cell.name: cell.paper for cell in experiment("table3", "paper").cells}
+    assert numbers == {
+        "Train:TF L=6": 15.9, "Train:looped r=24": 17.1, "Train:timestep r=24": 15.9,
+        "Test:TF L=6": 20.5, "Test:looped r=24": 20.6, "Test:timestep r=24": 19.6,
+    }  # fmt: skip
+    numbers = {cell.name: cell.paper for cell in experiment("perturbed", "paper").cells}
+    assert numbers == {
+        "memorisation:looped r=24": 4.32, "memorisation:timestep r=24": 4.18,
+        "continuity:looped r=24": 130.6, "continuity:timestep r=24": 21.5,
+    }  # fmt: skip
+
+
+def test_at_paper_scale_the_settings_are_the_printed_ones():
+    """Appendix: width 256, 4 heads, AdamW 1e-4, batch 64, 50 epochs; and what the other tasks have of their own."""
+    for cell in experiment("table1", "paper").cells:
+        config = cell.config
+        assert (config.model.dim, config.model.num_heads, config.model.injection) == (256, 4, "add")
+        train = config.train
+        assert (train.optimizer, train.learning_rate, train.batch_size, train.warmup_steps) == ("adamw", 1e-4, 64, 5)
+        epochs = train.num_steps * train.batch_size / train.num_examples
+        assert epochs == pytest.approx(50, abs=1e-4)
+        assert train.supervision == ("mean" if cell.row == "Sudoku" else "last")
+    for cell in experiment("table2", "paper").cells:
+        assert (cell.config.train.num_steps, cell.config.train.supervision) == (200_000, "mean")
+        assert (cell.config.task.points, cell.config.task.dims, cell.config.task.depth) == (101, 20, 4)
+    for cell in experiment("table3", "paper").cells:
+        standard = cell.config.model.block == "standard"
+        assert (cell.config.model.dim, cell.config.model.num_heads) == ((512, 8) if standard else (768, 12))
+        assert (cell.config.train.num_steps, cell.config.train.batch_size) == (100_000, 48)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_gpu_cells_fit_into_their_minutes(name):
+    for config in experiment(name, "gpu").configs():
+        assert estimated_seconds(config, "gpu") <= GPU_TRAINING_SECONDS * 1.01
+        curriculum = config.train.curriculum_steps
+        assert curriculum is None or curriculum < config.train.num_steps
+
+
+def test_laptop_rows_compare_on_equal_terms():
+    """Equal samples, recipe and task for all cells of a row."""
+    made = experiment("table1", "laptop")
+    for row in made.rows:
+        cells = [cell for cell in made.cells if cell.row == row]
+        assert len({json.dumps(cell.config.to_json()["train"]) for cell in cells}) == 1
+        assert len({cell.config.task for cell in cells}) == 1
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_conditioning_ablation_is_at_equal_work_and_at_equal_parameters(scale):
+    plain, widened = (experiment(name, scale) for name in ("conditioning", "conditioning-parameters"))
+    for made in (plain, widened):
+        assert [cell.row for cell in made.cells] == list(CONDITIONINGS)
+        found = [cell.config.model.resolved_conditioning for cell in made.cells]
+        assert found == list(CONDITIONINGS)
+        assert len({cell.config.train.num_steps for cell in made.cells}) == 1
+    assert len({estimated_flops(cell.config) for cell in plain.cells}) == 1
+    counts = [build_model(cell.config.model, cell.config.task.spec).num_parameters() for cell in widened.cells]
+    unit = 2 * widened.cells[0].config.model.dim + 1
+    assert max(counts) - min(counts) <= unit
+    assert len({cell.config.model.resolved_ff_dim for cell in widened.cells}) > 1
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_depth_study_is_at_equal_depth_and_work(scale):
+    cells = experiment("depth", scale).cells
+    assert [cell.config.model.num_layers for cell in cells] == [1, 1, 2, 2, 4, 4]
+    assert len({cell.config.model.num_layers * cell.config.model.num_loops for cell in cells}) == 1
+    assert len({estimated_flops(cell.config) for cell in cells}) == 1
+    if scale in ("gpu", "paper"):
+        assert {cell.row for cell in cells} == {"1 x 24", "2 x 12", "4 x 6"}
+
+
+@pytest.mark.parametrize("scale", ["laptop", "gpu", "paper"])
+def test_recipes_are_compared_at_equal_work(scale):
+    own, other = (cell.config for cell in experiment("recipes", scale).cells)
+    assert estimated_flops(other) == pytest.approx(estimated_flops(own), rel=0.01)
+    assert other.task == own.task
+    assert replace(other.model, positions=own.model.positions) == own.model
+    papers = other if scale != "paper" else own
+    assert (papers.model.positions, papers.train.optimizer, papers.train.batch_size) == ("learned", "adamw", 64)
+    assert {own.train.optimizer, other.train.optimizer} == {"adamw", "muon"}
+
+
+@pytest.mark.parametrize(("scale", "step", "loop", "speed"), [("laptop", 0, 0, 1), ("gpu", 1.3e-3, 35e-6, 235e12)])
+def test_few_loops_are_trained_for_as_long_as_many(scale, step, loop, speed):
+    configs = [cell.config for cell in experiment("equal-time", scale).cells]
+    seconds = [
+        run.train.num_steps * (step + loop * run.model.num_loops) + estimated_flops(run) / speed for run in configs
+    ]
+    assert seconds == pytest.approx([max(seconds)] * len(seconds), rel=0.01)
+    for block in ("looped", "modulated"):
+        own = [run for run in configs if run.model.block == block]
+        fewest, most = own[0], own[-1]
+        assert fewest.model.num_loops < most.model.num_loops
+        assert fewest.train.num_steps > 4 * most.train.num_steps
+        shares = [run.train.curriculum_steps / run.train.num_steps for run in own]
+        assert shares == pytest.approx([shares[-1]] * len(own), rel=0.01)
+        same = replace(fewest.train, num_steps=most.train.num_steps, curriculum_steps=most.train.curriculum_steps)
+        assert same == most.train
+
+
+@pytest.mark.parametrize("scale", ["laptop", "gpu", "paper"])
+def test_rates_alone_differ_in_the_study_of_rates(scale):
+    cells = experiment("rates", scale).cells
+    longest = max(estimated_seconds(cell.config, scale) for cell in experiment("equal-time", scale).cells)
+    for column in {cell.column for cell in cells}:
+        first, half, quarter = (cell.config for cell in cells if cell.column == column)
+        assert 0.95 * longest < estimated_seconds(first, scale) <= longest
+        usual = start("ED40", scale, first.model.block).train
+        for name in ("curriculum_steps", "learning_rate", "muon_learning_rate"):
+            assert getattr(first.train, name) == getattr(usual, name)
+        for config, share in ((half, 2), (quarter, 4)):
+            raised = {name: share * getattr(config.train, name) for name in ("learning_rate", "muon_learning_rate")}
+            assert replace(config, train=replace(config.train, **raised)) == first
+
+
+def test_studies_share_their_runs_with_table_1():
+    for scale in ("laptop", "gpu"):
+        table = {run_key(config) for config in experiment("table1", scale).configs()}
+        counts = {"conditioning": 2, "fidelity": 2, "loops": 2, "correlation": 9, "recipes": 1, "equal-time": 2}
+        for name, shared in counts.items():
+            own = {run_key(config) for config in experiment(name, scale).configs()}
+            assert len(own & table) == shared, (name, scale)
+
+
+def test_the_length_study_trains_on_what_the_others_train_on():
+    for scale in SCALES:
+        usual = experiment("table1", scale).select(["ED40:TF"]).cells[0].config
+        for cell in experiment("length", scale).cells:
+            task, train = cell.config.task, cell.config.train
+            assert task.size == 2 * usual.task.size
+            assert max(train.size_choices) == 0.5
+
+
+def test_patterns_choose_cells():
+    table = experiment("table1", "paper")
+    assert table.select([]) == table
+    assert [cell.name for cell in table.select(["ed40:*"]).cells][:2] == ["ED40:TF", "ED40:looped r=5"]
+    assert len(table.select(["*:timestep*"]).cells) == 24
+    assert [cell.name for cell in table.select(["ED60:TF", "ED40:TF"]).cells] == ["ED40:TF", "ED60:TF"]
+    for nothing in (["ED41:*"], ["ED40"], ["ED40:TF", "XX:*"]):
+        with pytest.raises(InputError, match="no cell of table1 fits"):
+            table.select(nothing)
+
+
+def test_unknown_names_are_met_with_the_known_ones():
+    with pytest.raises(InputError, match="did you mean 'table1'"):
+        experiment("tabel1", "laptop")
+    with pytest.raises(InputError, match="unknown scale 'laptopp'"):
+        experiment("table1", "laptopp")
+
+
+def test_loops_are_read_within_and_beyond_the_trained_range():
+    by_column = cells_of("table1", "laptop")
+    assert loops_to_read(by_column["ED40:TF"].config.model) == [1]
+    assert loops_to_read(by_column["ED40:timestep r=8"].config.model) == list(range(1, 17))
+    hundred = loops_to_read(cells_of("table1")["ED40:timestep r=100"].config.model)
+    assert len(hundred) == 24
+    assert {1, 100, 150, 200} & set(hundred) == {100, 150, 200}
+    table = next(cell for cell in experiment("conditioning", "gpu").cells if cell.row == "table").config.model
+    assert max(loops_to_read(table)) == table.num_loops
+
+
+def test_loops_are_read_at_every_twelfth_of_the_trained_ones_or_right_after_it():
+    """The lists are those that the records in `results/` were read at: other loops could not stand beside them."""
+    to_read = {
+        32: [3, 6, 8, 11, 14, 16, 19, 22, 24, 27, 30, 32, 35, 38, 40, 43, 46, 48, 51, 54, 56, 59, 62, 64],
+        50: [5, 9, 13, 17, 21, 25, 30, 34, 38, 42, 46, 50, 55, 59, 63, 67, 71, 75, 80, 84, 88, 92, 96, 100],
+    }
+    for num_loops in range(1, 121):
+        model = ModelConfig(block="looped", num_loops=num_loops)
+        twelfths = [Fraction(part * num_loops, 12) for part in range(1, 25)]
+        first_after = sorted({next(loop for loop in range(1, 241) if loop >= twelfth) for twelfth in twelfths})
+        assert loops_to_read(model) == to_read.get(num_loops, first_after) == first_after
+
+
+@pytest.fixture(scope="module")
+def smoke_runs(tmp_path_factory):
+    """Every run of every experiment at smoke scale, in this very process."""
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("smoke") / "runs"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOPED_CACHE", str(root.parent / "cache"))
+        patch.setenv("LOOPED_DATA", str(root.parent / "nothing"))
+        for name in EXPERIMENTS:
+            made = experiment(name, "smoke")
+            for config in made.configs():
+                assert finish_run(config, root, made.measures).state == "finished", (name, config)
+    return root
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_cell_runs_and_shows_a_number(name, smoke_runs):
+    made, records = experiment(name, "smoke"), load_records(None, smoke_runs)
+    for cell in made.cells:
+        record = records[run_key(cell.config)]
+        assert record.finished
+        value = cell_value(cell, record)
+        assert value is not None, cell.name
+        assert math.isfinite(value.value), cell.name
+        assert record.train is not None
+        assert record.flops == estimated_flops(cell.config)
+        assert record.parameters == build_model(cell.config.model, cell.config.task.spec).num_parameters()
+        assert {*wanted_names(cell.config, made.measures)} <= {*record.sets, *record.extra}
+        assert {*cell.config.task.test_sets()} <= {*record.sets}
+
+
+def test_a_run_of_two_experiments_is_trained_once_and_measured_for_both(smoke_runs):
+    """Table 1's timestep model is the loop study's fixed one: its record has the test of the one and sets of both."""
+    loops = experiment("loops", "smoke")
+    cell = next(cell for cell in loops.cells if cell.shows == "sets/clamp" and cell.row == "fixed")
+    table = {run_key(config) for config in experiment("table1", "smoke").configs()}
+    assert run_key(cell.config) in table
+    record = load_records(None, smoke_runs)[run_key(cell.config)]
+    assert {"clamp", "rescale"} <= set(record.sets)
+    # Up to the trained loops the three policies are one; beyond, clamp is another.
+    trained = cell.config.model.num_loops
+    for name in ("clamp", "rescale"):
+        for one, other in zip(record.test["rows"], record.sets[name]["rows"], strict=True):
+            assert (one["loss"] == other["loss"]) == (one["loops"] <= trained)
+
+
+def test_training_examples_are_those_that_were_trained_on(smoke_runs, monkeypatch):
+    """Seed, numbers and size of what `train` is measured on."""
+    from looped.tasks import EditDistance
+
+    seen = []
+    original = EditDistance.sample
+
+    def spying(self, seed, split, indices, size=None):
+        seen.append((seed, split, [*map(int, indices)], size))
+        return original(self, seed, split, indices, size)
+
+    made = experiment("table1", "smoke").select(["ED40:looped r=2"])
+    config = replace(made.cells[0].config, seed=3)
+    monkeypatch.setattr(EditDistance, "sample", spying)
+    finish_run(config, smoke_runs, made.measures)
+    trained = [call for call in seen if call[1] == "train" and call[2] != [0]]  # one alone is only tried out
+    # Two steps of two examples, each drawn once, the first two of half the length; then the test on the last two.
+    assert trained == [(3, "train", [0, 1], 2), (3, "train", [2, 3], 4), (3, "train", [2, 3], 4)]
+
+
+REPRODUCE = (ROOT / "docs" / "reproduce.md").read_text()
+
+
+def documented(heading: str) -> dict[str, list[str]]:
+    """The rows of the table below a heading: what stands beside each experiment's name."""
+    section = REPRODUCE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    return {name.strip("`"): others for name, *others in rows}
+
+
+def test_the_documentation_names_every_experiment_with_its_runs():
+    found = {name: int(re.match(r"\d+", runs)[0]) for name, (_, runs) in documented("The experiments").items()}
+    assert found == {name: len(experiment(name, "paper").configs()) for name in EXPERIMENTS}
+    for command in re.findall(r"^looped paper (\w+)(?: (\w+))?.*?(?:--scale (\w+))?", REPRODUCE, re.MULTILINE):
+        assert command[0] in ("list", "run", "status", "collect", "report")
+        assert not command[1] or command[1] in EXPERIMENTS
+
+
+def test_the_documentation_says_how_long_every_experiment_trains():
+    rows = documented("How long they train")
+    assert rows.keys() == EXPERIMENTS.keys()
+    for name, (laptop, _, gpu) in rows.items():
+        for scale, minutes in (("laptop", laptop), ("gpu", gpu)):
+            seconds = sum(estimated_seconds(config, scale) for config in experiment(name, scale).configs())
+            digits = len(minutes.partition(".")[2])
+            assert minutes == f"{seconds / 60:.{digits}f}", (name, scale)

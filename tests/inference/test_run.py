@@ -1,0 +1,75 @@
+"""Asking a trained run."""
+
+import numpy as np
+import pytest
+import torch
+
+from looped.config import ModelConfig
+from looped.inference.run import load_run, solve
+from looped.models import build_model
+from looped.tasks import TASKS
+from looped.training import train
+from looped.utils.errors import InputError
+from tests.training.conftest import TASK, tiny
+
+
+def test_frames_are_the_read_outs_of_every_loop():
+    model = build_model(ModelConfig(block="looped", dim=16, num_heads=2, num_loops=3), TASK.spec, seed=2)
+    inputs = TASK.sample(0, "test", [7]).inputs[0]
+    frames = list(solve(model, TASK, inputs, 5))
+    for loop, frame in enumerate(frames, start=1):
+        scores = model(torch.from_numpy(inputs)[None], num_loops=loop)[0, -1].detach()
+        assert frame.loop == loop
+        assert frame.answer == str(int(scores.argmax()))
+        assert frame.confidence == pytest.approx(float(scores.softmax(0).max()), rel=1e-5)
+    assert frames[0].change == pytest.approx(1.0)
+
+
+def test_values_come_without_a_confidence():
+    task = TASKS["decision-tree"](points=4, dims=2, depth=1)
+    model = build_model(ModelConfig(dim=16, num_heads=2, num_loops=2), task.spec)
+    inputs = task.sample(0, "test", [0]).inputs[0]
+    assert [(frame.confidence, frame.how_sure) for frame in solve(model, task, inputs)] == [(None, "")] * 2
+
+
+def test_asking_leaves_the_callers_gradient_mode_alone():
+    model = build_model(ModelConfig(dim=16, num_heads=2, num_loops=3), TASK.spec)
+    for _ in solve(model, TASK, TASK.sample(0, "test", [0]).inputs[0]):
+        assert torch.is_grad_enabled()
+
+
+def test_given_cells_stand_in_every_answer():
+    task = TASKS["sudoku"](side=4)
+    model = build_model(ModelConfig(dim=16, num_heads=2, num_loops=2), task.spec)
+    puzzle = task.sample(0, "test", [0]).inputs[0]
+    for frame in solve(model, task, puzzle):
+        assert np.array_equal(frame.outputs[puzzle > 0], puzzle[puzzle > 0])
+
+
+def test_a_loaded_run_answers_like_the_trained_model(tmp_path):
+    from looped.training.trainer import Trainer
+
+    train(tiny(train={"ema_decay": 0.5}), tmp_path / "run", quiet=True)
+    run = load_run(tmp_path / "run")
+    trainer = Trainer(tiny(train={"ema_decay": 0.5}), tmp_path / "run", quiet=True)
+    trainer.resume()
+    inputs = torch.from_numpy(TASK.sample(0, "test", range(5)).inputs)
+    with trainer.evaluated_weights():
+        assert torch.equal(run.model(inputs), trainer.model(inputs))
+    assert not torch.equal(run.model(inputs), trainer.model(inputs))
+
+
+def test_a_run_takes_a_question_as_typed_or_as_an_example(tmp_path):
+    train(tiny(), tmp_path / "run", quiet=True)
+    run = load_run(tmp_path / "run")
+    inputs, _ = run.test_example(3)
+    typed, drawn = (list(run.solve(question, 2)) for question in (TASK.render(inputs), inputs))
+    assert [frame.answer for frame in typed] == [frame.answer for frame in drawn]
+    assert typed[-1].answer == str(int(run.model(torch.from_numpy(inputs)[None], num_loops=2)[0, -1].argmax()))
+    assert repr(run) == f"Run(step={run.step}, name={str(tmp_path / 'run')!r})"
+
+
+def test_one_example_at_a_time():
+    model = build_model(ModelConfig(dim=16, num_heads=2), TASK.spec)
+    with pytest.raises(InputError, match="one example"):
+        next(solve(model, TASK, TASK.sample(0, "test", [0, 1]).inputs))

@@ -1,0 +1,341 @@
+"""Models that ship with the package: what is packed, how it is found, and how it is measured afresh."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from looped.config import ModelConfig, RunConfig, TrainConfig
+from looped.inference import shipping
+from looped.inference.run import load_run
+from looped.inference.shipping import Measurement
+from looped.tasks import DecisionTree, EditDistance
+from looped.training import evaluate, train
+from looped.utils.errors import InputError
+
+TASK = EditDistance(length=4, alphabet=3, max_letters=3)
+MODEL = ModelConfig(block="modulated", dim=16, num_heads=2, num_loops=3)
+TRAIN = TrainConfig(num_steps=3, batch_size=8, learning_rate=1e-2, ema_decay=0.5, device="cpu", eval_size=10)
+NAME = "edit-distance/modulated-r3"
+ORIGIN = {"commit": "0123abc", "date": "2026-01-31"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("pretrained") / "run"
+    train(RunConfig(TASK, MODEL, TRAIN), folder, quiet=True)
+    return folder
+
+
+@pytest.fixture
+def weights(tmp_path, monkeypatch) -> Path:
+    """An empty folder in the place of the package's weights."""
+    monkeypatch.setenv("LOOPED_WEIGHTS", str(tmp_path / "weights"))
+    return tmp_path / "weights"
+
+
+@pytest.fixture
+def packed(run, weights) -> shipping.Shipped:
+    return shipping.pack(run, NAME, size=40, **ORIGIN)
+
+
+def rewrite(shipped: shipping.Shipped, **changed) -> None:
+    """Change what a file says of itself, and leave its weights as they are."""
+    with safe_open(shipped.path, "pt") as file:
+        about = json.loads(file.metadata()["looped"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    save_file(tensors, shipped.path, {"looped": json.dumps({**about, **changed})})
+
+
+def test_the_package_ships_models_that_load_and_are_small():
+    sizes = [shipping.load(name).model.num_parameters() for name in shipping.names()]
+    shipped = [shipping.describe(name) for name in shipping.names()]
+    assert sizes == [each.parameters for each in shipped]
+    assert sum(each.num_bytes for each in shipped) <= 24_000_000
+
+
+def test_what_is_loaded_is_the_rounded_average(run, packed):
+    before, after = load_run(run), shipping.load(NAME)
+    for (name, ours), theirs in zip(after.model.named_parameters(), before.model.parameters(), strict=True):
+        assert ours.dtype == theirs.dtype, name
+        assert torch.equal(ours, theirs.bfloat16().float()), name
+    assert after.config.identity() == before.config.identity()
+    assert (after.step, after.name) == (3, NAME)
+    assert not any(module.training for module in after.model.modules())
+    assert 2 * packed.parameters < packed.num_bytes < 2 * packed.parameters + 10_000
+
+
+def test_the_stored_number_is_the_rounded_models(packed):
+    run = shipping.load(NAME)
+    again = evaluate(run.model, run.task, "test", 40)["rows"][0]
+    assert packed.test == Measurement("accuracy", again["accuracy"], again["low"], again["high"], 40, 3)
+    assert (packed.samples, packed.commit, packed.date) == (24, "0123abc", "2026-01-31")
+    assert packed.record == run.config.folder_name
+
+
+def test_the_same_input_gives_the_same_bytes(run, packed):
+    first = packed.path.read_bytes()
+    for _ in range(3):
+        assert shipping.pack(run, NAME, size=40, **ORIGIN).path.read_bytes() == first
+    assert [path.name for path in packed.path.parent.iterdir()] == ["modulated-r3.safetensors"]
+
+
+@pytest.mark.parametrize("task", [TASK, DecisionTree(points=5, dims=2)])
+def test_an_example_comes_with_the_weights(task, tmp_path, weights, monkeypatch):
+    train(RunConfig(task, MODEL, TRAIN), tmp_path / "run", quiet=True)
+    name = f"{task.name}/small"
+    shipping.pack(tmp_path / "run", name, size=10, **ORIGIN)
+    drawn = task.sample(0, "test", [0, 1])
+    run = shipping.load(name)
+    assert np.array_equal(run.test_example(1)[0], drawn.inputs[1])
+    monkeypatch.setattr(type(task), "sample", lambda *_: pytest.fail("drawn afresh"))
+    inputs, targets = run.test_example(0)
+    assert np.array_equal(inputs, drawn.inputs[0])
+    assert np.array_equal(targets, drawn.targets[0])
+    assert (inputs.dtype, targets.dtype) == (drawn.inputs.dtype, drawn.targets.dtype)
+
+
+def test_a_task_stands_for_its_best_model(run, packed):
+    rewrite(packed, test={**vars(packed.test), "value": 0.25, "low": 0.1, "high": 0.4})
+    better = shipping.pack(run, "edit-distance/better", size=40, **ORIGIN)
+    rewrite(better, test={**vars(packed.test), "value": 0.75, "low": 0.6, "high": 0.9})
+    assert shipping.names() == ["edit-distance/better", NAME]
+    assert shipping.load("edit-distance").name == "edit-distance/better"
+
+
+def test_a_smaller_error_is_better(tmp_path, weights):
+    task = DecisionTree(points=5, dims=2)
+    train(RunConfig(task, MODEL, TRAIN), tmp_path / "run", quiet=True)
+    for name, value in (("a", 2.0), ("b", 0.5), ("c", 1.0)):
+        made = shipping.pack(tmp_path / "run", f"decision-tree/{name}", size=10, **ORIGIN)
+        rewrite(made, test={**vars(made.test), "value": value})
+    assert shipping.best("decision-tree").name == "decision-tree/b"
+
+
+def test_a_folder_of_a_run_comes_before_a_name(run, packed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "edit-distance").mkdir()
+    assert shipping.load(NAME).name == NAME  # a folder that is no run stands in nobody's way
+    (tmp_path / NAME).symlink_to(run)
+    assert shipping.load(NAME).kept is None
+
+
+def test_commit_date_and_size_come_from_the_record(run, weights, tmp_path):
+    folder = tmp_path / "recorded"
+    folder.mkdir()
+    for part in run.iterdir():
+        (folder / part.name).symlink_to(part)
+    loaded = load_run(run)
+    known = evaluate(loaded.model, TASK, "test", 30)
+    (folder / "record.json").write_text(json.dumps({"commit": "fff", "date": "2026-02-01", "test": known}))
+    made = shipping.pack(folder, NAME)
+    assert (made.commit, made.date, made.test.size) == ("fff", "2026-02-01", 30)
+    known["rows"][0]["accuracy"] = 1.0
+    (folder / "record.json").write_text(json.dumps({"commit": "fff", "date": "2026-02-01", "test": known}))
+    with pytest.raises(InputError, match="rounding changes"):
+        shipping.pack(folder, NAME)
+    assert shipping.describe(NAME).test == made.test
+    for nonsense in ("[]", '{"test": 3}', '{"test": {"rows": []}}', "{"):
+        (folder / "record.json").write_text(nonsense)
+        with pytest.raises(InputError, match=r"record\.json"):
+            shipping.pack(folder, NAME, **ORIGIN)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "edit-distance"}, "a name like edit-distance/modulated-r32"),
+        ({"name": "sudoku/modulated-r3"}, "a name like edit-distance/modulated-r32"),
+        ({"name": "edit-distance/../x"}, "a name like edit-distance/modulated-r32"),
+        ({"commit": None}, "expected a commit and a date"),
+        ({"date": ""}, "expected a commit and a date"),
+        ({"size": 0}, "size must be at least 1"),
+        ({"run_folder": "/nowhere"}, "no run at /nowhere"),
+    ],
+)
+def test_what_cannot_be_packed(change, message, run, weights):
+    given = {"run_folder": run, "name": NAME, "size": 10, **ORIGIN, **change}
+    with pytest.raises(InputError, match=message):
+        shipping.pack(**given)
+    assert not weights.exists()
+
+
+def test_a_model_of_a_text_is_not_shipped(run, weights, monkeypatch):
+    monkeypatch.setattr(EditDistance, "metric", "perplexity")
+    with pytest.raises(InputError, match="where its text is not at hand"):
+        shipping.pack(run, NAME, size=10, **ORIGIN)
+
+
+def test_too_many_bytes_are_refused(run, packed, monkeypatch):
+    monkeypatch.setattr(shipping, "MAX_TOTAL_BYTES", packed.num_bytes + 100)
+    shipping.pack(run, NAME, size=40, **ORIGIN)  # it takes its own place
+    with pytest.raises(InputError, match="at most"):
+        shipping.pack(run, "edit-distance/another", size=40, **ORIGIN)
+    assert shipping.names() == [NAME]
+
+
+def test_a_test_leaves_examples_for_a_check(run, weights, monkeypatch):
+    monkeypatch.setattr(EditDistance, "num_distinct", lambda self, *_: 25)
+    with pytest.raises(InputError, match="fewer than all 25 examples"):
+        shipping.pack(run, NAME, size=25, **ORIGIN)
+    shipping.pack(run, NAME, size=20, **ORIGIN)
+    (row,) = shipping.evaluate_shipped(1000)
+    assert row["measured"]["size"] == 5
+    monkeypatch.setattr(EditDistance, "num_distinct", lambda self, *_: 20)
+    with pytest.raises(InputError, match="had all 20 examples"):
+        shipping.evaluate_shipped(1000)
+
+
+def test_unknown_names(run, weights):
+    with pytest.raises(InputError, match="has none"):
+        shipping.load(NAME)
+    with pytest.raises(InputError, match="no model of edit-distance is shipped"):
+        shipping.load("edit-distance")
+    shipping.pack(run, NAME, size=5, **ORIGIN)
+    with pytest.raises(InputError, match=f"did you mean '{NAME}'"):
+        shipping.load("edit-distance/modulated-r4")
+    with pytest.raises(InputError, match="no model of sudoku is shipped"):
+        shipping.load("sudoku")
+    with pytest.raises(InputError, match="no run at nonsense"):
+        shipping.load("nonsense")
+    with pytest.raises(InputError, match="did you mean 'sudoku'"):
+        shipping.load("sudokus")
+
+
+@pytest.mark.parametrize("place", [0.2, 0.99])
+def test_a_changed_byte_is_noticed(place, packed):
+    data = bytearray(packed.path.read_bytes())
+    data[int(place * len(data))] ^= 1
+    packed.path.write_bytes(data)
+    with pytest.raises(InputError, match="damaged"):
+        shipping.load(NAME)
+
+
+@pytest.mark.parametrize("data", [b"", b"not a model", None])
+def test_half_a_file_is_noticed(data, packed):
+    packed.path.write_bytes(packed.path.read_bytes()[:-7] if data is None else data)
+    with pytest.raises(InputError, match="no shipped model, or damaged"):
+        shipping.describe(NAME)
+
+
+def test_other_files_are_no_models(packed):
+    save_file({"weight": torch.zeros(3)}, packed.path)
+    with pytest.raises(InputError, match="no shipped model, or damaged: KeyError"):
+        shipping.load(NAME)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"config": {"task": {"name": "chess"}}}, "unknown task 'chess'"),
+        ({"config": None}, "expected an object"),
+        ({"step": "many"}, "step must be a whole number"),
+        ({"commit": 7}, "commit must be text"),
+        ({"test": {"metric": "accuracy"}}, "TypeError"),
+        ({"example": []}, "TypeError"),
+        ({"sha256": "0" * 64}, "damaged: expected sha256 000000000000"),
+    ],
+)
+def test_a_header_that_says_nonsense(changed, message, packed):
+    rewrite(packed, **changed)
+    with pytest.raises(InputError, match=message) as complaint:
+        shipping.load(NAME)
+    assert "\n" not in str(complaint.value)
+
+
+def test_a_model_in_another_tasks_folder(packed):
+    wrong = packed.path.parents[1] / "lcs"
+    wrong.mkdir()
+    packed.path.rename(wrong / packed.path.name)
+    with pytest.raises(InputError, match="holds a model of edit-distance"):
+        shipping.load("lcs/modulated-r3")
+
+
+def test_weights_of_another_shape(packed):
+    config = replace(RunConfig(TASK, MODEL, TRAIN), model=replace(MODEL, dim=32))
+    rewrite(packed, config=config.to_json())
+    with pytest.raises(InputError, match="expected"):
+        shipping.load(NAME)
+
+
+def test_fresh_examples_are_those_after_the_recorded_ones(packed):
+    (row,) = shipping.evaluate_shipped(1000)
+    run = shipping.load(NAME)
+    batch = run.task.sample(0, "test", range(40, 80))
+    said = run.model(torch.from_numpy(batch.inputs)).argmax(dim=-1).numpy()
+    right = np.all((said == batch.targets) | ~batch.mask, axis=1)
+    assert row["measured"]["value"] == pytest.approx(right.mean())
+    assert (row["measured"]["size"], row["first_index"], row["recorded"]["size"]) == (40, 40, 40)
+    assert row["consistent"]
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_values_are_checked_too(tmp_path, weights):
+    task = DecisionTree(points=5, dims=2)
+    train(RunConfig(task, MODEL, TRAIN), tmp_path / "run", quiet=True)
+    made = shipping.pack(tmp_path / "run", "decision-tree/small", size=60, **ORIGIN)
+    (row,) = shipping.evaluate_shipped(1000)
+    assert row["measured"]["metric"] == "squared_error"
+    assert row["consistent"]
+    rewrite(made, test={**vars(made.test), "value": 100.0, "low": 99.0, "high": 101.0})
+    assert not shipping.evaluate_shipped(1000)[0]["consistent"]
+
+
+class Clock:
+    """Time that passes with the examples asked."""
+
+    def __init__(self, monkeypatch, seconds_per_example: float) -> None:
+        self.now, self.asked = 0.0, []
+        draw = EditDistance.sample
+
+        def sample(task, seed, split, indices, size=None):
+            self.now += seconds_per_example * len(indices)
+            self.asked += [(seed, split, index) for index in indices]
+            return draw(task, seed, split, indices, size)
+
+        monkeypatch.setattr(EditDistance, "sample", sample)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_time_is_shared_and_the_examples_fit_into_it(run, packed, monkeypatch, capsys):
+    shipping.pack(run, "edit-distance/twin", size=1000, **ORIGIN)
+    clock = Clock(monkeypatch, 0.5)
+    rows = shipping.evaluate_shipped(60, clock=clock)
+    assert [row["name"] for row in rows] == [NAME, "edit-distance/twin"]
+    # Half of the time would do for 60 examples, of which there are 40: the other model gets what is left.
+    assert [row["measured"]["size"] for row in rows] == [40, 80]
+    assert clock.now == 60
+    assert clock.asked == [(0, "test", i) for i in (*range(40, 80), *range(1000, 1080))]
+    assert capsys.readouterr().err.count("fresh examples, recorded") == 2
+
+
+def test_without_time_some_are_asked(packed, monkeypatch):
+    (row,) = shipping.evaluate_shipped(0.001, clock=Clock(monkeypatch, 10))
+    assert row["measured"]["size"] == shipping.LEAST == 32
+
+
+def test_a_check_may_take_as_long_as_it_likes(packed, monkeypatch):
+    (row,) = shipping.evaluate_shipped(math.inf, clock=Clock(monkeypatch, 10))
+    (long,) = shipping.evaluate_shipped(1e9, clock=Clock(monkeypatch, 10))
+    assert row["measured"]["size"] == long["measured"]["size"] > shipping.LEAST
+
+
+def test_what_is_not_there_is_said_of_a_path_as_of_a_name():
+    for name in ("nosuch", Path("nosuch")):
+        with pytest.raises(InputError, match="no run at nosuch"):
+            shipping.load(name)
+
+
+def test_nothing_shipped_is_nothing_to_check(weights):
+    assert shipping.evaluate_shipped(1) == []
+    with pytest.raises(InputError, match="seconds must be positive"):
+        shipping.evaluate_shipped(0)

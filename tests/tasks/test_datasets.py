@@ -1,0 +1,200 @@
+import hashlib
+import json
+import resource
+
+import numpy as np
+import pytest
+
+from looped.tasks import Countdown, DecisionTree, EditDistance, Language, datasets
+from looped.utils.errors import InputError
+
+TASK = Countdown(count=3, max_input=20, max_target=40)
+
+
+@pytest.fixture
+def built(tmp_path):
+    path = tmp_path / "set.jsonl"
+    datasets.build(TASK, path, 40)
+    return path
+
+
+def change(path, line, **fields):
+    lines = path.read_text().splitlines()
+    lines[line - 1] = json.dumps(json.loads(lines[line - 1]) | fields)
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_sample_speaks_the_tasks_own_language():
+    pair = datasets.sample(EditDistance(length=6), size=3)[2]
+    assert set(pair) == {"first", "second", "answer"}
+    assert len(pair["first"]) == 6
+    numbers = datasets.sample(Countdown(), size=1)[0]
+    assert set(numbers) == {"numbers", "target", "solution"}
+    tree = datasets.sample(DecisionTree(points=4, dims=2, depth=1), size=1)[0]
+    assert [len(tree[name]) for name in ("x", "y", "coordinates", "leaves")] == [4, 4, 1, 2]
+    json.dumps([pair, numbers, tree])
+    assert datasets.sample(TASK, size=2) == datasets.sample(TASK, size=5)[:2]
+    assert datasets.sample(TASK, size=2, seed=1) != datasets.sample(TASK, size=2)
+
+
+def test_a_built_file_holds_the_samples_and_passes_the_check(tmp_path):
+    path, steps = tmp_path / "set.jsonl", []
+    result = datasets.build(
+        TASK, path, 1200, seed=3, split="test", progress=lambda done, total: steps.append((done, total))
+    )
+    header, *rows = map(json.loads, path.read_text().splitlines())
+    assert header["task"]["name"] == "countdown"
+    assert header["task"]["max_input"] == 20
+    assert (header["seed"], header["split"], header["size"]) == (3, "test", 1200)
+    assert rows == datasets.sample(TASK, size=1200, seed=3, split="test")
+    assert result["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert steps[-1] == (1200, 1200)
+    assert steps == sorted(steps)
+    assert len(steps) > 1
+    assert datasets.check(path) == {"path": str(path), "task": "countdown", "examples": 1200}
+    trees = tmp_path / "trees.jsonl"
+    datasets.build(DecisionTree(points=7, dims=3), trees, 30)
+    assert datasets.check(trees)["examples"] == 30
+
+
+@pytest.mark.parametrize(
+    ("line", "fields", "complaint"),
+    [
+        (7, {"solution": "1 + 1 = 2, 2 + 2 = 5"}, r"set.jsonl, line 7: .*not at hand"),
+        (8, {"target": 41}, r"line 8: expected a target in 10..40, got 41"),
+        (5, {"solution": 7}, r"line 5: expected 'solution' to be of type str, got int"),
+        (6, {"numbers": [1, 2, 3] * 9}, r"line 6: "),
+        (9, {"numbers": 5}, r"line 9: expected 'numbers' to be of type list, got int"),
+        (10, {"numbers": [3, "5", 7]}, r"line 10: expected whole numbers"),
+        (1, {"task": {"name": "countdwn"}}, r"line 1: unknown task 'countdwn'; did you mean 'countdown'"),
+        (1, {"task": {"name": "countdown", "cuont": 3}}, r"line 1: unknown field 'task.cuont'"),
+        (1, {"size": 41}, r"cut short: expected 41 examples.* got 40"),
+        (1, {"size": 39}, r"line 41: expected 39 examples"),
+        (1, {"size": "many"}, r"line 1: expected an object with the fields task and size"),
+    ],
+)
+def test_check_names_the_line_that_is_wrong(built, line, fields, complaint):
+    change(built, line, **fields)
+    with pytest.raises(InputError, match=complaint) as caught:
+        datasets.check(built)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"first": "ZZ9", "second": "ZZ9", "answer": 0},
+        {"first": "", "second": "", "answer": 0},
+        {"first": "ab cd ef gh ", "second": "ab cd ef gh ", "answer": 0},
+        {"first": " abcdef", "second": "abcdef", "answer": 2},
+        {"first": "ab", "second": "ab", "answer": 0},
+        {"first": "abcdef", "second": "abcdef", "answer": False},
+        {"first": "abcdef", "second": "abcdef", "answer": 0.0},
+    ],
+)
+def test_check_refuses_what_the_task_would_never_make(tmp_path, fields):
+    path = tmp_path / "pairs.jsonl"
+    datasets.build(EditDistance(length=6), path, 3)
+    change(path, 3, first="abcdef", second="abcdef", answer=0)
+    assert datasets.check(path)["examples"] == 3
+    change(path, 3, **fields)
+    with pytest.raises(InputError, match="line 3: expected") as caught:
+        datasets.check(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 2**64])
+def test_seeds_that_are_none(tmp_path, seed):
+    path = tmp_path / "set.jsonl"
+    for use in (datasets.sample, datasets.stats, lambda task, size, seed: datasets.build(task, path, size, seed)):
+        with pytest.raises(InputError, match=rf"expected a seed in 0\.\.4294967295, got {seed}"):
+            use(TASK, size=2, seed=seed)
+    assert not list(tmp_path.iterdir())
+    for use in (datasets.sample, datasets.stats, lambda task, size: datasets.build(task, path, size)):
+        with pytest.raises(InputError, match="size must be at most"):
+            use(TASK, size=2**63)
+
+
+def test_check_of_what_is_no_data_set(tmp_path, built):
+    for content, complaint in (
+        (b"", "is empty"),
+        (b"\xff\xfe\n", "line 1: expected a JSON object"),
+        (b"[1, 2]\n", "line 1: expected a JSON object"),
+        (b"[" * 100_000 + b"\n", "line 1: expected a JSON object"),
+        (built.read_bytes()[:-20], "line 41: expected a JSON object"),
+    ):
+        path = tmp_path / "wrong.jsonl"
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=complaint):
+            datasets.check(path)
+    with pytest.raises(InputError, match=r"could not read .*No such file"):
+        datasets.check(tmp_path / "absent.jsonl")
+
+
+def test_an_interrupted_build_leaves_the_old_file(tmp_path, built):
+    before = built.read_bytes()
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        datasets.build(TASK, built, 2000, seed=9, progress=interrupt)
+    assert built.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [built.name]
+
+
+def test_a_disk_without_room_leaves_the_old_file(tmp_path, built):
+    before = built.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(InputError, match=r"cannot write .*set.jsonl"):
+            datasets.build(TASK, built, 5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert built.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [built.name]
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot write"):
+        datasets.build(TASK, tmp_path / "file" / "set.jsonl", 10)
+    with pytest.raises(InputError, match="got the folder"):
+        datasets.build(TASK, tmp_path, 10)
+    with pytest.raises(InputError, match="at least 1, got 0"):
+        datasets.build(TASK, tmp_path / "set.jsonl", 0)
+
+
+def test_stats_of_what_is_held_out_count_no_example_twice(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "text.txt"
+    path.write_text(" ".join(f"loop {number}" for number in range(900)))
+    task = Language(text=str(path), seq_len=8)
+    found = datasets.stats(task, size=1000, split="test")["examples"]
+    windows = task.sample(0, "test", range(found + 1)).inputs
+    assert 1 < found < 1000
+    assert len(np.unique(windows[:found], axis=0)) == found
+    assert (windows[found] == windows[0]).all()
+    assert datasets.stats(task, size=1000, split="train")["examples"] == 1000
+
+
+def test_stats_count_what_the_examples_say():
+    task = EditDistance(length=8)
+    found = datasets.stats(task, size=300)
+    examples = datasets.sample(task, size=300)
+    answers = [example["answer"] for example in examples]
+    assert found["classes"] == {str(answer): answers.count(answer) for answer in sorted(set(answers))}
+    assert found["baseline"]["accuracy"] == pytest.approx(max(found["classes"].values()) / 300)
+    assert found["counted_positions"] == 1
+    assert found["examples"] == 300
+    countdown = datasets.stats(Countdown(), size=100)
+    assert "classes" not in countdown
+    assert set(countdown["operators"]) == set("+-*/")
+    json.dumps([found, countdown])
+
+
+def test_a_hash_tells_data_sets_apart():
+    first = datasets.stats(TASK, size=50, split="test")["sha256"]
+    assert first == datasets.stats(TASK, size=50, split="test")["sha256"]
+    assert len({first, *(datasets.stats(TASK, size=50, split="test", seed=seed)["sha256"] for seed in (1, 2))}) == 3

@@ -1,0 +1,44 @@
+"""What a training says on its way: the lines where there is no terminal, and the file."""
+
+import pytest
+
+from looped.config import RunConfig, TrainConfig
+from looped.tasks import EditDistance
+from looped.training.logger import Log, records
+from looped.utils.errors import InputError
+from tests.training.conftest import tiny
+
+
+@pytest.mark.parametrize(("num_steps", "eval_every"), [(100, 50), (3000, 250), (100_000, 1000), (20_000, 250)])
+def test_a_plain_log_has_losses_and_validations_and_no_end_of_lines(num_steps, eval_every, tmp_path, capsys):
+    train = TrainConfig(num_steps=num_steps, eval_every=eval_every, log_every=50)
+    with Log(tmp_path / "log.jsonl", RunConfig(EditDistance(length=4), train=train), 0, quiet=False) as log:
+        for step in range(50, num_steps + 1, 50):
+            log.record(step, loss=1.0)
+            if step % eval_every == 0:
+                log.record(step, validation=0.5)
+    lines = capsys.readouterr().err.splitlines()
+    losses, validations = ([line for line in lines if f"  {name} " in line] for name in ("loss", "validation"))
+    assert len(losses) + len(validations) == len(lines)
+    for kind, every in ((losses, 50), (validations, eval_every)):
+        assert min(25, num_steps // every) <= len(kind) <= 51
+        assert kind[-1].startswith(f"step {num_steps}/{num_steps}")
+
+
+def test_a_byte_that_is_no_text_costs_its_own_line_alone(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"step": 1}\ngarb\xff\n{"step": 2, "note": "\xc3\xa4\xe2\x80\xa8"}\n\xff\xfe')
+    assert records(path) == [('{"step": 1}', 1), ('{"step": 2, "note": "\u00e4\u2028"}', 2)]
+
+
+def test_a_log_that_the_disk_does_not_take_is_one_line(tmp_path):
+    expected = f"cannot write {tmp_path / 'log.jsonl'}: No space left on device"
+    log = Log(tmp_path / "log.jsonl", tiny(), 0, quiet=True)
+    log._file.close()
+    log._file = open("/dev/full", "a")  # noqa: SIM115 (closed by the log)
+    with pytest.raises(InputError) as caught:
+        log.record(1, loss=1.0)
+    assert str(caught.value) == expected
+    with pytest.raises(InputError) as caught:
+        log.__exit__()
+    assert str(caught.value) == expected

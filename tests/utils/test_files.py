@@ -1,0 +1,155 @@
+"""Folders that the environment may name, and files that are made at once or not at all."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from looped.utils.errors import InputError
+from looped.utils.files import cache_folder, data_folder, read_json, save, save_text
+
+
+def test_the_environment_says_where_the_cache_and_the_data_are(monkeypatch):
+    for name in ("LOOPED_CACHE", "LOOPED_DATA", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert cache_folder() == data_folder() == Path("/home/someone/.cache/looped")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert cache_folder() == data_folder() == Path("/caches/looped")
+    monkeypatch.setenv("LOOPED_CACHE", "/here")
+    assert cache_folder() == data_folder() == Path("/here")
+    monkeypatch.setenv("LOOPED_DATA", "/there")
+    assert (cache_folder(), data_folder()) == (Path("/here"), Path("/there"))
+
+
+def test_without_a_home_the_environment_must_say_where_the_cache_is(monkeypatch):
+    for name in ("LOOPED_CACHE", "LOOPED_DATA", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user whom the system does not know
+    with pytest.raises(InputError, match="no home folder: expected LOOPED_CACHE"):
+        cache_folder()
+
+
+def test_two_threads_may_write_one_file(tmp_path):
+    path = tmp_path / "file"
+
+    def write(handle) -> None:
+        handle.write(b"the first to begin")
+        other = Thread(target=save_text, args=(path, "the first to end"))
+        other.start()
+        other.join()
+        assert path.read_text() == "the first to end"
+
+    save(path, write)
+    assert path.read_text() == "the first to begin"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_fails_half_way_leaves_the_good_file(tmp_path):
+    path = tmp_path / "file"
+    save_text(path, "good")
+
+    def write(handle) -> None:
+        handle.write(b"half of")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        save(path, write)
+    assert path.read_text() == "good"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link_and_its_target_is_made(tmp_path):
+    link, target = tmp_path / "link", tmp_path / "folder" / "target"
+    link.symlink_to(target)
+    for text in ("made", "replaced"):
+        save_text(link, text)
+        assert link.readlink() == target
+        assert target.read_text() == text
+        assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_pipe_is_written_through(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read = []
+    reader = Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    save_text(pipe, "through")
+    reader.join(10)
+    assert (read, pipe.is_fifo(), list(tmp_path.iterdir())) == (["through"], True, [pipe])
+
+
+def test_a_device_is_written_through():
+    # A terminal of our own: whatever goes wrong, it takes no device from anybody else.
+    master, slave = os.openpty()
+    terminal = Path(os.ttyname(slave))
+    save_text(terminal, "through")
+    assert os.read(master, 100) == b"through"
+    assert terminal.is_char_device()
+    os.close(master)
+    os.close(slave)
+
+
+@pytest.mark.parametrize("piped", [True, False])
+def test_standard_output_by_its_name_is_what_was_printed_and_what_is_saved(piped, tmp_path):
+    code = """
+import sys
+from pathlib import Path
+from looped.utils.files import save_text
+print("before")
+save_text(Path(sys.argv[1]), "saved\\n")
+print("after")
+"""
+    name = tmp_path / "stdout"
+    name.symlink_to("/proc/self/fd/1")  # as /dev/stdout is
+    with open(tmp_path / "file", "w+") as file:
+        kind = subprocess.PIPE if piped else file
+        done = subprocess.run([sys.executable, "-c", code, str(name)], stdout=kind, text=True, check=True)
+        file.seek(0)
+        assert (done.stdout if piped else file.read()) == "before\nsaved\nafter\n"
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "file", name]
+
+
+def test_standard_error_in_a_file_keeps_what_was_said_before_and_after(tmp_path):
+    script = """
+import sys
+from pathlib import Path
+from looped.utils.files import save_text
+print("before", file=sys.stderr, flush=True)
+save_text(Path("/dev/stderr"), "saved\\n")
+print("after", file=sys.stderr)
+"""
+    path = tmp_path / "said.txt"
+    with path.open("wb") as file:
+        subprocess.run([sys.executable, "-c", script], stderr=file, check=True)
+    assert path.read_text() == "before\nsaved\nafter\n"
+
+
+def test_links_in_a_circle_are_refused_and_stay(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.symlink_to(second)
+    second.symlink_to(first)
+    with pytest.raises(InputError, match="symbolic links"):
+        save_text(first, "text")
+    assert first.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [first, second]
+
+
+def test_a_file_that_is_replaced_keeps_who_may_read_it(tmp_path):
+    path = tmp_path / "private"
+    path.write_text("old")
+    path.chmod(0o600)
+    save_text(path, "new")
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o600)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 5000], ids=lambda text: repr(text[:3]))
+def test_what_is_no_json_that_can_be_read_is_told_with_the_file(text, tmp_path):
+    path = tmp_path / "file.json"
+    path.write_bytes(text)
+    with pytest.raises(InputError, match=r"^expected JSON in .*file\.json, got something else \(.+\)$"):
+        read_json(path)
