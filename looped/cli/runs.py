@@ -54,7 +54,10 @@ def train(arguments: list[str]) -> None:
         raise interrupted  # so that what waits for this command to succeed does not go on
 
 
-_RECIPE_HELP = "where the other flags start from: the paper's settings, what learns fastest, or a laptop's size"
+_RECIPE_HELP = (
+    "where the other flags start from: the paper's settings, what learns fastest, that for strings with answers for "
+    "all prefixes, or a laptop's size"
+)
 _OUT_HELP = "the run's folder (None: runs/ and a name made of the config)"
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from looped.config import ModelConfig, RunConfig, TrainConfig
 from looped.errors import InputError
-from looped.recipes import RECIPES, recipe
+from looped.recipes import RECIPES, recipe, recipes_for
 from looped.tasks import TASKS, EditDistance
 
 TASK = EditDistance(length=8)
@@ -38,8 +38,7 @@ BLOCKS = get_args(get_type_hints(ModelConfig)["block"])
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(("name", "task"), [(name, task) for task in TASKS for name in recipes_for(task)])
 def test_every_recipe_gives_every_task_and_block_a_config(name, task, block):
     config = recipe(name, task, block)
     assert (config.task.name, config.model.block) == (task, block)
@@ -50,6 +49,21 @@ def test_every_recipe_gives_every_task_and_block_a_config(name, task, block):
 def test_every_entry_of_a_recipe_is_for_something_that_exists(name):
     """A misspelt task or block would be passed over in silence."""
     assert set(RECIPES[name]) <= {"*", *TASKS, *(f"{task}/{block}" for task in TASKS for block in BLOCKS)}
+
+
+def test_recipe_dense_is_for_strings_alone():
+    assert [task for task in TASKS if "dense" in recipes_for(task)] == ["edit-distance", "lcs"]
+    with pytest.raises(InputError, match=r"unknown recipe 'dense'.*expected one of fast, laptop, paper"):
+        recipe("dense", "sudoku")
+
+
+def test_answers_of_prefixes_are_part_of_a_runs_identity_and_others_keep_their_keys():
+    """The key is the one that a record in results/ was named by before there was a choice of answers."""
+    fast = recipe("fast", "edit-distance", "modulated")
+    assert fast.folder_name == "edit-distance-modulated-581d70e93a"
+    dense = replace(fast, task=replace(fast.task, answers="prefixes"))
+    assert dense.folder_name != fast.folder_name
+    assert dense.identity()["task"]["answers"] == "prefixes"
 
 
 def test_a_recipe_may_have_other_rates_for_one_block():
@@ -89,7 +103,7 @@ def test_recipes_are_as_deep_as_the_paper(task, layers, loops):
 
 
 def test_no_recipe_gives_a_looped_model_a_single_loop():
-    assert all(recipe(name, task, "modulated").model.num_loops > 1 for name in RECIPES for task in TASKS)
+    assert all(recipe(name, task, "modulated").model.num_loops > 1 for task in TASKS for name in recipes_for(task))
 
 
 def test_volatile_fields_are_no_part_of_the_identity():
