@@ -153,7 +153,7 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
         _ALL: _FAST,
         "edit-distance": {
             "task": {"answers": "prefixes"},
-            "train": {**_DENSE_STRINGS, "curriculum_steps": 7200, "num_steps": 12_000},
+            "train": {**_DENSE_STRINGS, "curriculum_steps": 6000, "num_steps": 10_000},
         },
         "edit-distance/looped": {"train": _LOOPED_DENSE},
         "edit-distance/modulated": {"train": _MODULATED_DENSE},

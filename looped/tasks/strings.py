@@ -51,6 +51,9 @@ class StringPairs(Task):
     """random edits made to a corrupted copy: n of them (the paper), or uniform in 1..n"""
     rejection: Literal["second", "pair"] = "second"
     """what is drawn again when the copy's length is out of range: the copy alone (the paper) or the whole pair"""
+    lengths: Literal["near", "any"] = "near"
+    """length of an edited pair's second string: 3 less to 2 more than the first's (the paper), or any from min_length
+    to length"""
     answers: Literal["last", "prefixes"] = "last"
     """answers that training learns: the one at `=` (the paper); or, at the bar and at each letter of the second string,
     the one for the prefix that ends there as well"""
@@ -78,6 +81,11 @@ class StringPairs(Task):
     @abstractmethod
     def kind(self) -> int:
         """UNIFORM, OWN_LETTERS or EDITED."""
+
+    @property
+    def near_lengths(self) -> bool:
+        """True where the second string's length depends on the first's."""
+        return self.kind == EDITED and self.lengths == "near"
 
     @property
     @abstractmethod
@@ -131,7 +139,7 @@ class StringPairs(Task):
         made = draw_pairs(
             strings, lengths, *keys, *split_buckets(split), self.kind,
             self._shortest(size), size, self.alphabet, *self.letter_range,
-            self.edits == "uniform", self.rejection == "pair",
+            self.edits == "uniform", self.rejection == "pair", self.near_lengths,
         )  # fmt: skip
         if not made:
             raise InputError(
@@ -214,11 +222,11 @@ class StringPairs(Task):
     @property
     def _slack(self) -> int:
         """How much longer than `length` the second string may be."""
-        return LONGER if self.kind == EDITED else 0
+        return LONGER if self.near_lengths else 0
 
     def _check_lengths(self, first: str, second: str, shortest: int) -> None:
         spans = [(shortest, self.length)] * 2
-        if self.kind == EDITED:
+        if self.near_lengths:
             spans[1] = max(1, len(first) - SHORTER), len(first) + LONGER
         for name, string, (low, high) in zip(("first", "second"), (first, second), spans, strict=True):
             require(
@@ -294,6 +302,8 @@ class EditDistance(StringPairs):
     def largest_answer(self) -> int:
         """No distance exceeds replacing the shorter string's letters and adding or removing the rest."""
         replace = min(self.replace_cost, self.insert_cost + self.delete_cost)
+        if not self.near_lengths:
+            return self.length * max(replace, self.insert_cost, self.delete_cost)
         # The second string has at least one letter, its shortest prefix none.
         removed = self.length if self.answers == "prefixes" else min(SHORTER, self.length - 1)
         longer = self.length * replace + LONGER * self.insert_cost

@@ -54,6 +54,8 @@ def assert_answers_for_prefixes(answers, pairs, answer):
         EditDistance(length=40, max_letters=26, rejection="pair"),
         EditDistance(length=25, min_length=1, edits="uniform", insert_cost=1, delete_cost=3, replace_cost=7),
         EditDistance(length=7, alphabet=2, min_letters=1, max_letters=2, replace_cost=1),
+        EditDistance(length=20, min_length=1, min_letters=1, max_letters=26, edits="uniform", lengths="any"),
+        EditDistance(length=5, min_length=1, insert_cost=7, replace_cost=1, lengths="any"),
     ],
 )
 def test_edit_distances_of_25000_pairs_each_equal_rapidfuzz(task):
@@ -70,6 +72,7 @@ def test_edit_distances_of_25000_pairs_each_equal_rapidfuzz(task):
         LongestCommonSubsequence(length=60, pairs="edited"),
         LongestCommonSubsequence(length=130, min_length=1, pairs="own-letters"),
         LongestCommonSubsequence(length=64, alphabet=2),
+        LongestCommonSubsequence(length=20, min_length=1, min_letters=1, max_letters=26, pairs="edited", lengths="any"),
     ],
 )
 def test_common_subsequences_of_25000_pairs_each_equal_rapidfuzz(task):
@@ -102,6 +105,7 @@ PREFIXES = [
     EditDistance(length=12, answers="prefixes"),
     EditDistance(length=9, min_length=1, borders="unit", answers="prefixes", answer_weight=0.5),
     EditDistance(length=5, delete_cost=7, replace_cost=1, answers="prefixes"),
+    EditDistance(length=8, min_length=1, lengths="any", answers="prefixes"),
     LongestCommonSubsequence(length=12, alphabet=4, answers="prefixes"),
     LongestCommonSubsequence(length=70, min_length=1, pairs="edited", answers="prefixes"),
 ]
@@ -187,6 +191,16 @@ def test_share_of_random_pairs(edits, rejection):
     assert abs(random_share - expected) < 0.025
     if (edits, rejection) == ("uniform", "pair"):
         assert 0.50 < random_share < 0.60  # 52 to 58 % as simulated from the code that the paper followed
+
+
+def test_second_strings_of_any_length_have_every_length_and_can_be_asked_for():
+    task = EditDistance(length=6, min_length=1, lengths="any")
+    pairs, _ = sampled(task, 5000)
+    assert {(len(first), len(second)) for first, second in pairs} == {(i, j) for i in range(1, 7) for j in range(1, 7)}
+    assert task.render(task.parse("a|abcdef")) == "a|abcdef"
+    assert task.spec.seq_len == 6 + 1 + 6 + 1
+    with pytest.raises(InputError, match="second string of 1 to 6 letters, got 7"):
+        task.parse("abc|abcdefg")
 
 
 def test_algorithm_1_keeps_lengths_and_letters_in_range():
