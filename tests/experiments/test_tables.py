@@ -206,6 +206,17 @@ def test_rates_alone_differ_in_the_study_of_rates(scale):
             assert replace(config, train=config.train.override(**raised)) == first
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_dense_table_has_the_string_cells_of_table_1_and_none_of_its_runs(scale):
+    table, dense = cells_of("table1", scale), cells_of("table1-dense", scale)
+    assert list(dense) == [name for name in table if name.startswith(("LCS", "ED"))]
+    for name, cell in dense.items():
+        assert cell.config.task == replace(table[name].config.task, answers="prefixes")
+        assert cell.paper == table[name].paper
+        assert replace(cell.config.model, positions=table[name].config.model.positions) == table[name].config.model
+    assert not {cell.config for cell in dense.values()} & {cell.config for cell in table.values()}
+
+
 def test_studies_share_their_runs_with_table_1():
     for scale in ("laptop", "gpu"):
         table = {run_key(config) for config in experiment("table1", scale).configs()}

@@ -94,6 +94,16 @@ SMALLER_BATCHES = (112, 96, 80, 64)
 CPU_FLOPS_PER_SECOND = 2.4e10
 
 
+def dense(problem: str, scale: Scale, block: str, **model: Any) -> RunConfig:
+    """Return the config of a string problem with answers for all prefixes: by the recipe `dense`, or small by the
+    scale's own recipe."""
+    if SIZES[scale].recipe != "laptop":
+        return start(problem, scale, block, "dense", **model)
+    config = start(problem, scale, block, **model)
+    prefixes: dict[str, Any] = {"answers": "prefixes"}
+    return replace(config, task=replace(config.task, **prefixes))
+
+
 def start(problem: str, scale: Scale, block: str = "looped", recipe_name: str | None = None, **model: Any) -> RunConfig:
     """The config of a problem and a block at a scale, by its own recipe or another; `model` are knobs of the model."""
     known = PROBLEMS[problem]
