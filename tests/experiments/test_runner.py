@@ -46,7 +46,7 @@ RUNNER = """
 import sys
 from pathlib import Path
 from looped.experiments.runner import run_experiment
-from tests.integration.test_runner import slow
+from tests.experiments.test_runner import slow
 if __name__ == "__main__":
     steps, size, workers = map(int, sys.argv[2:5])
     run_experiment(slow(steps, size), Path(sys.argv[1]), num_workers=workers)
@@ -56,7 +56,7 @@ if __name__ == "__main__":
 def start_runner(root: Path, num_steps: int, test_size: int = 4, workers: int = 2) -> subprocess.Popen:
     script = root.parent / "run.py"
     script.write_text(RUNNER)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     command = [sys.executable, str(script), str(root), str(num_steps), str(test_size), str(workers)]
     return subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
 
@@ -208,7 +208,7 @@ def test_killed_in_a_test_it_does_not_train_again(tmp_path):
 
 KILLED_REPORT = """
 import os, signal, sys
-from looped import files
+from looped.utils import files
 from looped.cli.main import main
 from looped.cli.paper import RunCommand, StatusCommand
 replaced, count = os.replace, [int(sys.argv[1])]
@@ -315,7 +315,7 @@ def test_a_training_that_diverges_leaves_a_note(tmp_path, monkeypatch):
         worker.finish_run(wild, tmp_path, made.measures)
     (record,) = load_records(None, tmp_path).values()
     assert not record.finished
-    assert record.note.startswith("expected a finite")
+    assert record.note.startswith("loss: expected a finite number")
     (row,) = status(replace(made, cells=(replace(cell, config=wild),)), tmp_path, load_records(None, tmp_path))
     assert row["state"].startswith("failed: expected a finite")
     assert row["value"] is None
@@ -341,7 +341,7 @@ def test_seeds_are_runs_of_their_own(tmp_path):
 def test_the_list_is_complete_and_readable(capsys):
     assert main(["paper", "list", "--scale", "gpu", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["experiments"]
-    assert [one["id"] for one in listed][:3] == ["table1", "table2", "table3"]
+    assert [one["id"] for one in listed][:4] == ["table1", "table1-dense", "table2", "table3"]
     for one in listed:
         for cell in one["cells"]:
             assert {"row", "column", "paper", "config"} <= set(cell)

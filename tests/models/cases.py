@@ -24,7 +24,7 @@ BLOCKS = (
     *({"block": "modulated", "conditioning": each, "num_layers": 2, "num_loops": 3} for each in CONDITIONINGS),
 )
 
-# Fused kernels on a CPU; with a card, tests/gpu has them there.
+# Fused kernels on a CPU; on a GPU, test_engines_gpu.py runs them there.
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="on a CPU they need the interpreter")
 
 
