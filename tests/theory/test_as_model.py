@@ -63,7 +63,7 @@ def test_what_is_said_to_fit_survives(variant):
     fits = [
         (cells, bits)
         for cells, bits in product((2, 3, 4, 5, 7, 12), (1, 3, 8))
-        if (plan := theory.Plan(variant, Grid(1, 2, cells), bits)).fits_float64 and plan.loops < 500
+        if (plan := theory.CONSTRUCTIONS[variant](Grid(1, 2, cells), bits)).fits_float64 and plan.loops < 500
     ]
     assert fits
     for cells, bits in fits:
@@ -75,7 +75,7 @@ def test_what_is_said_to_fit_survives(variant):
 
 
 def test_labels_of_a_group_that_do_not_fit_break_the_square_root_too():
-    assert not theory.Plan("modulated-sqrt", Grid(1, 2, 16), 16).fits_float64
+    assert not theory.CONSTRUCTIONS["modulated-sqrt"](Grid(1, 2, 16), 16).fits_float64
     net = theory.approximate(rough, 1, 2, 16, "modulated-sqrt", bits=16)
     with pytest.warns(UserWarning, match="; at this size modulated, modulated-minimal fit"):
         assert error_of(looped.from_theory(net), net) > 1

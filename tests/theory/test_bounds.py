@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from looped import InputError, theory
 from looped.theory.bounds import (
     cells_for_loops,
-    code_terms,
     duplicate_measure,
     loops_for_error,
     loops_needed,
@@ -171,29 +170,35 @@ def known_moduli(**values):
 def test_what_the_papers_code_adds_by_hand(near, far, token, jump):
     """d = 2, N = 3, n = 4: half the jump bound of docs/theory.md in each of the six entries."""
     omega = known_moduli(context=[(1 / 4, near), (2 / 4, far)], token=[(sqrt(2) / 4, token)])
-    plan = theory.Plan("paper", Grid(2, 3, 4), 8)
-    for p, entries in ((1, 6), (2, sqrt(6)), (inf, 1)):
-        assert code_terms(plan, omega, p) == {"code": pytest.approx(entries * jump / 2)}
+    construction = theory.CONSTRUCTIONS["paper"](Grid(2, 3, 4), 8)
+    assert construction.jump_bound(omega) == pytest.approx(jump)
 
 
 def test_what_the_papers_code_adds_for_one_token():
     """There is no context: only the token moves, by n-1 cells over a gap of at least n+1 ids."""
-    plan = theory.Plan("paper", Grid(2, 1, 5), 8)
+    construction = theory.CONSTRUCTIONS["paper"](Grid(2, 1, 5), 8)
     omega = known_moduli(token=[(sqrt(2) / 5, 0.7)])
-    assert code_terms(plan, omega, 1) == {"code": pytest.approx(2 * 0.7 * 4 / 6 / 2)}
+    assert construction.jump_bound(omega) == pytest.approx(0.7 * 4 / 6)
 
 
 @pytest.mark.parametrize(("token", "sequence", "jump"), [(1.0, 1.0, 1.0), (0.5, 1.0, 3 / 5)])
 def test_what_the_lean_code_adds_by_hand(token, sequence, jump):
-    plan = theory.Plan("lean", Grid(2, 3, 4), 8)
+    construction = theory.CONSTRUCTIONS["lean"](Grid(2, 3, 4), 8)
     omega = known_moduli(token=[(1 / 4, token)], sequence=[(sqrt(6) / 4, sequence)])
-    for p, entries in ((1, 6), (2, sqrt(6)), (inf, 1)):
-        assert code_terms(plan, omega, p) == {"code": pytest.approx(entries * jump / 2)}
+    assert construction.jump_bound(omega) == pytest.approx(jump)
+
+
+@pytest.mark.parametrize("variant", ["paper", "lean"])
+@pytest.mark.parametrize(("p", "entries"), [(2, sqrt(2)), (inf, 1)])
+def test_the_code_adds_half_a_jump_per_entry(variant, p, entries):
+    """f(X) = X, d = 1, N = 2, n = 4: all moduli are delta, and the largest jump is that of one cell."""
+    bound = theory.approximate(lambda x: x, 1, 2, 4, variant, lipschitz=1.0).bound(p)
+    assert bound.terms["code"] == pytest.approx(entries / 4 / 2)
 
 
 @pytest.mark.parametrize("variant", sorted(set(theory.VARIANTS) - {"paper", "lean"}))
 def test_the_other_codes_add_no_modulus(variant):
-    assert code_terms(theory.Plan(variant, Grid(2, 3, 4), 8), known_moduli(), 2) == {}
+    assert theory.CONSTRUCTIONS[variant](Grid(2, 3, 4)).jump_bound(known_moduli()) is None
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 2), (1, 2, 5), (1, 3, 4), (2, 2, 2), (2, 2, 3), (1, 1, 6)], ids=str)
@@ -254,7 +259,7 @@ def test_loops_between_two_grids_do_not_reach_the_printed_delta():
     )
     assert theorem_right_side(58, 2, 1, 2, linear, 600)["O((dN/(M delta))^(1/p))"] == pytest.approx(sqrt(2 * 2 / 600))
     assert theorem_right_side(59, inf, 1, 2, linear)["O((dN/(M delta))^(1/p))"] == 0  # weights without a bound
-    with pytest.raises(InputError, match="20 are the least"):
+    with pytest.raises(InputError, match="loops: expected at least 20"):
         theorem_right_side(19, 2, 1, 2, linear)
 
 
@@ -293,7 +298,7 @@ def test_loops_for_an_error_are_the_fewest(variant, error):
             else:
                 code = 0
             if slope + code <= error:
-                fewest = min(fewest, theory.Plan(variant, Grid(1, 2, cells), q).loops)
+                fewest = min(fewest, theory.CONSTRUCTIONS[variant](Grid(1, 2, cells), q).loops)
     assert loops_for_error(error, variant, 1, 2, omega).loops == fewest
 
 
@@ -321,4 +326,4 @@ def test_a_finer_grid_with_fewer_bits_may_need_fewer_loops():
     error = sqrt(2) / 4 + sqrt(2) / 2**24
     plan = loops_for_error(error, "lean-stream", 1, 2, lambda which, delta: delta)
     assert (plan.grid.cells, plan.num_bits, plan.loops) == (3, 4, 3 + 2 + 4 * 8)
-    assert theory.Plan("lean-stream", Grid(1, 2, 2), 24).loops == 2 + 2 + 24 * 3
+    assert theory.CONSTRUCTIONS["lean-stream"](Grid(1, 2, 2), 24).loops == 2 + 2 + 24 * 3

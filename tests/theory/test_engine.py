@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from looped import theory
-from looped.theory.engine.engine import Engine
+from looped.theory.engine import Engine
 from looped.theory.network import FeedForward, Form, Head, LoopedNetwork, row
 from tests.paths import ROOT
 
@@ -240,7 +240,7 @@ def test_the_trace_is_the_definition_with_named_rows():
 @pytest.mark.slow
 def test_sixty_five_thousand_ids():
     net = theory.approximate(theory.load("wave", 1, 2), 1, 2, 32, "paper")
-    assert net.plan.num_ids == 65_536
+    assert net.construction.num_ids == 65_536
     x = np.array([[[F(3, 32), F(30, 32)]], [[F(11, 32), F(11, 32)]]], dtype=object)
     for z, values in zip(((3, 30), (11, 11)), net(x), strict=True):
         assert [list(column) for column in values.T] == net.code_value(z)

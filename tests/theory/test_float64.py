@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from looped import theory
-from looped.theory.engine.float64 import run_in_float64
+from looped.theory.engine import run_in_float64
 from looped.theory.network import FeedForward, Form, Head, LoopedNetwork, row
 
 

@@ -61,5 +61,5 @@ def test_a_grid_beyond_counting_is_refused_at_once(counts):
 
 
 def test_bits_beyond_counting_are_refused():
-    with pytest.raises(InputError, match="bits must be at most 1,000,000,000, got 1000"):
+    with pytest.raises(InputError, match="bits: expected at most 1,000,000,000, got 1000"):
         theory.approximate(square, 1, 2, 2, "lean-stream", bits=BEYOND)

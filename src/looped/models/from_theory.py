@@ -20,8 +20,8 @@ from torch import Tensor
 from looped.config import ModelConfig
 from looped.models import LoopModel, build_model
 from looped.tasks import Spec
-from looped.theory import VARIANTS, Approximation, Plan
-from looped.theory.engine.float64 import run_in_float64
+from looped.theory import CONSTRUCTIONS, Approximation
+from looped.theory.engine import run_in_float64
 from looped.theory.network import bits_of
 from looped.theory.report import served_cells
 from looped.utils.errors import InputError
@@ -40,7 +40,7 @@ def from_theory(net: Approximation) -> LoopModel:
     numbers = {number for array in vars(weights).values() for number in array.flat}
     largest = max(abs(number) for number in numbers)
     if largest > sys.float_info.max:
-        came = f"the largest number of {net.plan.variant} has {int(largest).bit_length():,} binary digits here"
+        came = f"the largest number of {net.construction.name} has {int(largest).bit_length():,} binary digits here"
         raise InputError(f"{came}, float64 ends at 1,024{_others(net)}")
     dim = size.dims + size.dims % 2  # a model's width is even: one empty row more
     config = ModelConfig(
@@ -123,6 +123,6 @@ def _error(net: Approximation, model: LoopModel) -> tuple[float, int]:
 
 def _others(net: Approximation) -> str:
     """The variants to take instead, if this one does not survive float64."""
-    plan = net.plan
-    others = [variant for variant in VARIANTS if Plan(variant, plan.grid, plan.num_bits).fits_float64]
-    return "" if plan.variant in others else f"; at this size {', '.join(others)} fit"
+    own = net.construction
+    fits = [name for name, kind in CONSTRUCTIONS.items() if kind(own.grid, own.num_bits).fits_float64]
+    return "" if own.name in fits else f"; at this size {', '.join(fits)} fit"

@@ -14,11 +14,14 @@ from typing import Literal
 
 import numpy as np
 
+from looped.theory.network import HALF, Number
 from looped.utils.errors import InputError, require
 
 Function = Callable[[np.ndarray], np.ndarray]
 Vector = list[Fraction]
 TokenIds = tuple[int, ...]
+Labels = Mapping[TokenIds, Sequence[Vector]]
+LabelSequence = Sequence[Number] | Sequence[Sequence[Number]]
 MOST_DIGITS = 100  # binary ones, of a number of cells
 LARGEST = 2.0**1000  # of a value of f: sums and differences of a few are then still numbers of float64
 
@@ -40,12 +43,17 @@ class Grid:
     def num_sequences(self) -> int:
         return self.base**self.tokens  # B^N
 
+    @property
+    def repunit(self) -> int:
+        """1 + B + ... + B^(N-1)."""
+        return (self.num_sequences - 1) // (self.base - 1)
+
     def coordinates(self, token_id: int) -> tuple[int, ...]:
         """Cell number per coordinate, the first one most significant."""
         return tuple(token_id // self.cells**power % self.cells for power in reversed(range(self.dim)))
 
     def point(self, token_id: int) -> Vector:
-        offset = Fraction(1, 2) if self.representative == "centre" else 0
+        offset = HALF if self.representative == "centre" else 0
         return [(cell + offset) / Fraction(self.cells) for cell in self.coordinates(token_id)]
 
     def points(self, sequence: Sequence[int]) -> np.ndarray:
@@ -58,6 +66,11 @@ class Grid:
         return (combinations_with_replacement if duplicates else combinations)(ids, self.tokens)
 
 
+def trifling(cells: int, exponent: int = 20) -> Fraction:
+    """Return epsilon = 2^-exponent / n, for which 1/epsilon and delta/epsilon are integers for every n."""
+    return Fraction(1, cells * 2**exponent)
+
+
 def require_countable(dim: int, tokens: int, cells: int) -> None:
     """That the cells of all sequences can be counted: what needs far more than any memory has is not even computed."""
     digits = dim * tokens * (cells.bit_length() - 1)
@@ -67,7 +80,9 @@ def require_countable(dim: int, tokens: int, cells: int) -> None:
     )
 
 
-Labels = Mapping[TokenIds, Sequence[Vector]]
+def vectors(labels: LabelSequence) -> list[Vector]:
+    """Return labels as K lists of d Fractions. Plain numbers count as d = 1."""
+    return [[Fraction(v) for v in (y if isinstance(y, Sequence) else [y])] for y in labels]
 
 
 def tabulate(function: Function, grid: Grid, duplicates: bool) -> Labels:

@@ -14,7 +14,7 @@ from typing import get_args
 import numpy as np
 
 from looped.theory.grid import Function, evaluate
-from looped.theory.targets import Lipschitz, ModulusName, Target, norm, require_norm
+from looped.theory.targets import Lipschitz, ModulusName, Target, as_target, norm, require_norm
 from looped.utils.errors import as_number, require, require_counts
 
 STARTS, KEPT, ROUNDS = 160, 4, 40
@@ -59,15 +59,6 @@ def moduli(
     rng = np.random.default_rng(seed)
     found = {which: _search(target, which, dim, tokens, delta, p, rng) for which in get_args(ModulusName)}
     return Moduli(delta, p, **found)
-
-
-def as_target(function: Function | Target, lipschitz: float | Lipschitz | None = None) -> Target:
-    """A plain function with a Lipschitz constant, if one is given, as a Target."""
-    target = function if isinstance(function, Target) else Target(getattr(function, "__name__", "f"), function)
-    if lipschitz is None:
-        return target
-    constants = lipschitz if isinstance(lipschitz, Lipschitz) else Lipschitz(lipschitz, lipschitz, lipschitz)
-    return Target(target.name, target.function, constants, target.low, target.high)
 
 
 def _search(

@@ -19,7 +19,7 @@ import numpy as np
 from looped.utils.errors import InputError
 
 Number = int | Fraction
-HALF = Fraction(1, 2)
+HALF, QUARTER, THREE_QUARTERS = Fraction(1, 2), Fraction(1, 4), Fraction(3, 4)
 NO_WEIGHT = -1000  # its exponential is 0, as that of every lower number, which may be too large for a float
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import permutations
+from itertools import cycle, permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from looped.theory.bounds import error_bound, loops_needed
-from looped.theory.constructions.approximate import BUILDERS, Plan, Variant, approximate
+from looped.theory.bounds import loops_needed
+from looped.theory.constructions import CONSTRUCTIONS
+from looped.theory.constructions.approximate import approximate
 from looped.theory.grid import Grid, fill, labels_by_id, paper_id, printed_fill, tabulate
 from looped.theory.lemmas.memorizer import DifferenceCode
 from looped.theory.lemmas.quantizer import quantizer
@@ -28,16 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GREY = "#1b1b1b", "#8a8a8a"
-COLOURS = {
-    "paper": "#c0392b",
-    "lean": "#2471a3",
-    "lean-stream": "#17a589",
-    "lean-horner": "#5d6d7e",
-    "lean-multiset": "#a04000",
-    "modulated": "#d68910",
-    "modulated-minimal": "#7d3c98",
-    "modulated-sqrt": "#1e8449",
-}
+PALETTE = ("#c0392b", "#2471a3", "#17a589", "#5d6d7e", "#a04000", "#d68910", "#7d3c98", "#1e8449", "#1f618d", "#b03a2e")
+COLOURS = dict(zip(CONSTRUCTIONS, cycle(PALETTE), strict=False))
 
 
 def _figure(width: float, height: float, columns: int = 1, rows: int = 1, **options) -> tuple[Figure, np.ndarray]:
@@ -130,12 +123,12 @@ def error(function: str = "attn", most_loops: int = 2000, bits: int = 6, p: floa
     """Error against loops for every variant with its bound, and loops against labels with the lower bounds."""
     target = load(function, 1, 2)
     figure, (left, right) = _figure(11, 4.6, columns=2)
-    for variant in BUILDERS:
+    for variant, construction in CONSTRUCTIONS.items():
         xs, measured, proved = [], [], []
         cells = 2
-        while (plan := Plan(variant, Grid(1, 2, cells, "centre"), bits)).loops <= most_loops and cells <= 24:
-            bound = error_bound(approximate(target, 1, 2, cells, variant, "centre", bits=bits), p)
-            xs.append(plan.loops)
+        while (loops := construction(Grid(1, 2, cells, "centre"), bits).loops) <= most_loops and cells <= 24:
+            bound = approximate(target, 1, 2, cells, variant, "centre", bits=bits).bound(p)
+            xs.append(loops)
             measured.append(bound.measured_lp)
             proved.append(bound.total)
             cells = max(cells + 1, round(cells * 1.25))
@@ -174,9 +167,9 @@ def _memorizer_costs(axis: Axes, bits: int) -> None:
     _label(axis, f"Loops to store K labels of {bits} bits", "labels K", "loops r")
 
 
-def trace(function: str = "wave", variant: Variant = "lean", cells: int = 3) -> Figure:
+def trace(function: str = "wave", variant: str = "lean", cells: int = 3) -> Figure:
     """Every row of one token over the loops; each row scaled to its own largest value."""
-    require_one_of("variant", variant, BUILDERS)
+    require_one_of("variant", variant, CONSTRUCTIONS)
     net = approximate(load(function, 1, 2), 1, 2, cells, variant, bits=4)
     x = [[Fraction(3, 2 * cells), Fraction(2 * cells - 1, 2 * cells)]]
     recorded = net.trace(np.array(x, dtype=object))
@@ -186,8 +179,8 @@ def trace(function: str = "wave", variant: Variant = "lean", cells: int = 3) -> 
     picture = values / np.where(scale == 0, 1, scale)
     image = axis.imshow(picture, aspect="auto", cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
     axis.set_yticks(range(len(recorded.rows)), recorded.rows, fontsize=7)
-    first, second = cells - 1, cells - 1 + net.grid.tokens + (variant in ("paper", "modulated"))
-    for border in (first, second):
+    first = cells - 1
+    for border in (first, first + net.construction.hand_over_loops + net.grid.tokens):
         axis.axvline(border + 0.5, color=INK, lw=0.8, ls=":")
     figure.colorbar(image, ax=axis, label="value / largest value of the row", pad=0.01)
     title = f"{variant}: one token's state over {net.size.loops} loops (dotted: end of Step 1 and of Step 2)"

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from looped.theory.bounds import MOST_CELLS, error_bound
-from looped.theory.constructions.approximate import Approximation, Variant, approximate
+from looped.theory.constructions.approximate import MOST_CELLS, Approximation, approximate
 from looped.theory.grid import TokenIds, label
 from looped.theory.network import Size
 from looped.theory.targets import load, require_norm
@@ -90,21 +89,21 @@ def report(
     dim: int,
     tokens: int,
     cells: int,
-    variant: Variant = "paper",
+    variant: str = "paper",
     representative: Literal["corner", "centre"] = "corner",
     bits: int = 8,
     p: float = 2,
     lipschitz: float | None = None,
-    tell: Callable[[str], None] = lambda doing: None,
+    show_step: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """Build, run and measure. `function` is a built-in name or `file.py:name`; `tell` hears what comes next."""
+    """Build, run and measure a network. `function` is a built-in name or `file.py:name`. `show_step` shows progress."""
     require_norm(p)  # before the work
     target = load(function, dim, tokens)
-    tell("building the network")
+    show_step("building the network")
     net = approximate(target, dim, tokens, cells, variant, representative, bits, lipschitz=lipschitz)
-    tell(f"measuring its error, {net.plan.loops:,} loops")
-    bound = error_bound(net, p)
-    tell("checking it cell by cell")
+    show_step(f"measuring its error, {net.construction.loops:,} loops")
+    bound = net.bound(p)
+    show_step("checking it cell by cell")
     checked, as_stored, as_wanted = check_cells(net)
     return Report(
         function,

@@ -22,6 +22,7 @@ from looped.theory.grid import Function, described
 from looped.utils.errors import InputError, as_number, require, require_counts, require_one_of
 
 ModulusName = Literal["sequence", "context", "token"]
+ModulusFunction = Callable[[ModulusName, float], float]  # (which, delta) -> omega(delta)
 ATTENTION_TEMPERATURE = 4
 
 
@@ -56,6 +57,15 @@ class Target:
         entries = dim * tokens if which == "sequence" else dim
         by_slope = getattr(self.lipschitz, which) * delta * entries ** max(0.0, 1 / p - 0.5)
         return min(by_slope, (self.high - self.low) * entries ** (1 / p))
+
+
+def as_target(function: Function | Target, lipschitz: float | Lipschitz | None = None) -> Target:
+    """Return a function as a Target, with a Lipschitz constant if one is given."""
+    target = function if isinstance(function, Target) else Target(getattr(function, "__name__", "f"), function)
+    if lipschitz is None:
+        return target
+    constants = lipschitz if isinstance(lipschitz, Lipschitz) else Lipschitz(lipschitz, lipschitz, lipschitz)
+    return Target(target.name, target.function, constants, target.low, target.high)
 
 
 def require_norm(p: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from looped.theory.faults import require_known
+from looped.theory.lemmas import require_known
 from looped.theory.network import HALF, FeedForward, Form, Head, LoopedNetwork, Number, row
 
 LEMMA_ROWS = ("id", "key", "one", "best", "seq")

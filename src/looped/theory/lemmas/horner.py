@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from looped.theory.gadgets import step
-from looped.theory.lemmas.memorizer import vectors
+from looped.theory.grid import LabelSequence, vectors
 from looped.theory.lemmas.streams import StreamCode
-from looped.theory.network import HALF, FeedForward, Form, LoopedNetwork, Number, row
-
-THREE_QUARTERS = Fraction(3, 4)
+from looped.theory.network import HALF, QUARTER, THREE_QUARTERS, FeedForward, Form, LoopedNetwork, row
 
 
 def horner_start(code: StreamCode, quiet: int = 0) -> Fraction:
@@ -32,7 +30,7 @@ def read_by_horner(layer: FeedForward, time: Form, dims: int, num_bits: int) -> 
     layer.add("window", open_ - layer.relu(row("window")))
     for i in range(1, dims + 1):
         beta, bit, out = f"beta{i}", f"bit{i}", f"out{i}"
-        first = step(layer, row(beta) - THREE_QUARTERS, Fraction(1, 4))
+        first = step(layer, row(beta) - THREE_QUARTERS, QUARTER)
         layer.add(beta, 3 * layer.relu(row(beta)) - 2 * first - 1)
         layer.add(bit, first - layer.relu(row(bit)))
         doubled = layer.relu(row(out) - 2**num_bits * (1 - row("window")))
@@ -43,7 +41,7 @@ def decode_horner(codes: Sequence[StreamCode]) -> tuple[Form, ...]:
     return tuple(code.span / 2**code.num_bits * row(f"out{i}") + code.low for i, code in enumerate(codes, 1))
 
 
-def horner_memorizer(labels: Sequence[Number] | Sequence[Sequence[Number]], num_bits: int = 8) -> LoopedNetwork:
+def horner_memorizer(labels: LabelSequence, num_bits: int = 8) -> LoopedNetwork:
     """Every q-bit label exactly, weight-tied, with small weights."""
     codes = [StreamCode.of(column, num_bits) for column in zip(*vectors(labels), strict=True)]
     encode = {"left": num_bits * row("k"), "window": Form()}

@@ -9,7 +9,7 @@ from numbers import Integral
 
 import numpy as np
 
-from looped.theory.engine.engine import Engine
+from looped.theory.engine import Engine
 from looped.theory.lemmas.horner import horner_memorizer
 from looped.theory.lemmas.memorizer import bits_memorizer, minimal_modulated_memorizer, modulated_memorizer
 from looped.theory.lemmas.streams import sqrt_memorizer, stream_memorizer

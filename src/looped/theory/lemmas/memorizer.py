@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import floor
+from typing import ClassVar
 
-from looped.theory.faults import require_known
 from looped.theory.gadgets import Pulse, step
+from looped.theory.grid import LabelSequence, vectors
+from looped.theory.lemmas import require_known
 from looped.theory.network import HALF, FeedForward, Form, LoopedNetwork, Number, row
 
 EXTRACT_ROWS = ("left", "beta", "next", "bit", "inside", "sum")
@@ -33,11 +35,6 @@ MODULATED_FAULTS = {
 }
 
 
-def vectors(labels: Sequence[Number] | Sequence[Sequence[Number]]) -> list[list[Fraction]]:
-    """Labels as K lists of d Fractions; plain numbers are taken as d = 1."""
-    return [[Fraction(v) for v in (y if isinstance(y, Sequence) else [y])] for y in labels]
-
-
 def binary(bits: Sequence[int]) -> Fraction:
     """0.b1 b2 b3 ... in base 2."""
     return Fraction(int("0" + "".join(map(str, bits)), 2), 2 ** len(bits))
@@ -49,6 +46,7 @@ class DifferenceCode:
 
     scale: Fraction
     steps: tuple[int, ...]  # a_k
+    resolution: ClassVar[Fraction] = Fraction(0)  # the error depends on the largest jump alone
 
     @classmethod
     def of(cls, labels: Sequence[Fraction], printed: Collection[str] = ()) -> DifferenceCode:
@@ -143,9 +141,7 @@ def decode_code(i: int, code: DifferenceCode) -> Form:
     return code.scale * (row(f"up{i}.sum") - row(f"down{i}.sum") + code.steps[0])
 
 
-def bits_memorizer(
-    labels: Sequence[Number] | Sequence[Sequence[Number]], printed: Collection[str] = ()
-) -> LoopedNetwork:
+def bits_memorizer(labels: LabelSequence, printed: Collection[str] = ()) -> LoopedNetwork:
     """Lemma "memorize": within half the largest jump of every label."""
     require_known(printed, FAULTS)
     table = vectors(labels)
@@ -203,9 +199,7 @@ def memorize_ratio(layer: FeedForward, i: int, bound: Number, printed: Collectio
     layer.add(left, -1)
 
 
-def modulated_memorizer(
-    labels: Sequence[Number] | Sequence[Sequence[Number]], printed: Collection[str] = ()
-) -> LoopedNetwork:
+def modulated_memorizer(labels: LabelSequence, printed: Collection[str] = ()) -> LoopedNetwork:
     """The theorem of Appendix B: every label exactly, also for k = 0."""
     require_known(printed, MODULATED_FAULTS)
     codes = [RatioCode.of(column, printed) for column in zip(*vectors(labels), strict=True)]
@@ -221,7 +215,7 @@ def modulated_memorizer(
     return LoopedNetwork(("k",), encode, layer, decode, len(labels) - 1, modulation=modulation)
 
 
-def minimal_modulated_memorizer(labels: Sequence[Number] | Sequence[Sequence[Number]]) -> LoopedNetwork:
+def minimal_modulated_memorizer(labels: LabelSequence) -> LoopedNetwork:
     """The same with d+1 rows and width 2: out += (y_l - y_{l-1}) T(k - l). No division, so no shift."""
     table = vectors(labels)
     outs = [f"out{i}" for i in range(1, len(table[0]) + 1)]

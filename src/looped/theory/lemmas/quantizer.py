@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from fractions import Fraction
 
-from looped.theory.faults import require_known
+from looped.theory.grid import trifling
+from looped.theory.lemmas import require_known
 from looped.theory.network import FeedForward, Form, LoopedNetwork, Number, row
 
 COORDINATE_ROWS = ("kx", "kk", "k", "x", "cell")
@@ -20,11 +21,6 @@ FAULTS = {
 
 def coordinate_rows(i: int) -> tuple[str, ...]:
     return tuple(f"{name}{i}" for name in COORDINATE_ROWS)
-
-
-def trifling(cells: int, sharpness: int = 20) -> Fraction:
-    """epsilon = 2^-sharpness / n: then 1/epsilon and delta/epsilon are integers for every n."""
-    return Fraction(1, cells * 2**sharpness)
 
 
 def encode_coordinate(i: int, printed: Collection[str] = ()) -> dict[str, Form]:

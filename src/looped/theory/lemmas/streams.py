@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, floor
+from typing import ClassVar
 
 from looped.theory.gadgets import Pulse, shift_left, step
-from looped.theory.lemmas.memorizer import vectors
-from looped.theory.network import HALF, FeedForward, Form, LoopedNetwork, Number, row
+from looped.theory.grid import LabelSequence, vectors
+from looped.theory.network import HALF, QUARTER, FeedForward, Form, LoopedNetwork, Number, row
 
-QUARTER = Fraction(1, 4)
 SAMPLE_BOUND = 2  # twice the largest sampled value, so that an index off by up to 1/4 is harmless
 
 
@@ -28,6 +28,7 @@ class StreamCode:
     span: Fraction
     num_bits: int  # q
     codes: tuple[int, ...]
+    largest_jump: ClassVar[Fraction] = Fraction(0)  # the error of a stream does not depend on jumps
 
     @classmethod
     def of(cls, labels: Sequence[Fraction], num_bits: int) -> StreamCode:
@@ -37,6 +38,11 @@ class StreamCode:
         low, span = min(labels), max(labels) - min(labels)
         codes = [min(floor((y - low) / span * levels), levels - 1) if span else 0 for y in labels]
         return cls(low, span, num_bits, tuple(codes))
+
+    @property
+    def resolution(self) -> Fraction:
+        """Largest error of a label."""
+        return self.span / 2**self.num_bits
 
     def stream(self, first: int = 0, last: int | None = None) -> Fraction:
         """The codes first..last-1 as one binary number in [0, 1)."""
@@ -75,7 +81,7 @@ def decode_stream(codes: Sequence[StreamCode]) -> tuple[Form, ...]:
 
 
 def stream_memorizer(
-    labels: Sequence[Number] | Sequence[Sequence[Number]], num_bits: int = 8, exact: bool = True, bits_per_loop: int = 1
+    labels: LabelSequence, num_bits: int = 8, exact: bool = True, bits_per_loop: int = 1
 ) -> LoopedNetwork:
     """Weight-tied: shift one bit per loop, sample when q k - l = 0.
 
@@ -96,9 +102,7 @@ def stream_memorizer(
     return LoopedNetwork(("k",), encode, layer, decode_stream(codes), per_label * (len(labels) - 1) + 1)
 
 
-def parallel_stream_memorizer(
-    labels: Sequence[Number] | Sequence[Sequence[Number]], num_bits: int = 8, streams: int = 2
-) -> LoopedNetwork:
+def parallel_stream_memorizer(labels: LabelSequence, num_bits: int = 8, streams: int = 2) -> LoopedNetwork:
     """P streams side by side, each sampled by its own share of the ids: (P+1)d+1 rows, width P(7d+4), q(K/P-1)+1 loops.
 
     Stream p starts at label pK/P and goes on to the last one. The last label of a share then has the next share as its
@@ -193,9 +197,7 @@ def differences(values: Sequence[Number]) -> list[Number]:
     return [b - a for a, b in pairwise(values)] + [0]
 
 
-def sqrt_memorizer(
-    labels: Sequence[Number] | Sequence[Sequence[Number]], num_bits: int = 8, exact: bool = True
-) -> LoopedNetwork:
+def sqrt_memorizer(labels: LabelSequence, num_bits: int = 8, exact: bool = True) -> LoopedNetwork:
     """Time-modulated: K1 + q(K2-1) loops with K1 K2 >= K, weights of about sqrt(qK) bits."""
     codes = [StreamCode.of(column, num_bits) for column in zip(*vectors(labels), strict=True)]
     split = Grouping.best(len(labels), num_bits)
