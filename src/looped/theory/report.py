@@ -105,28 +105,10 @@ def report(
     bound = net.bound(p)
     show_step("checking it cell by cell")
     checked, as_stored, as_wanted = check_cells(net)
-    return Report(
-        function,
-        variant,
-        dim,
-        tokens,
-        cells,
-        representative,
-        p,
-        net.size,
-        bound.terms,
-        bound.good,
-        bound.total,
-        bound.certified,
-        bound.printed,
-        bound.measured_sup,
-        bound.measured_lp,
-        bound.holds,
-        checked,
-        as_stored,
-        as_wanted,
-        lipschitz,
-    )
+    settings = (function, variant, dim, tokens, cells, representative, p)
+    bounds = (bound.terms, bound.good, bound.total, bound.certified, bound.printed)
+    measured = (bound.measured_sup, bound.measured_lp, bound.holds)
+    return Report(*settings, net.size, *bounds, *measured, checked, as_stored, as_wanted, lipschitz)
 
 
 def check_cells(net: Approximation) -> tuple[int, bool, bool]:

@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
+from looped.theory.constructions import steps
 from looped.theory.constructions.approximate import refuse_if_not_equivariant
-from looped.theory.constructions.steps import count_thresholds, label_schedule, read_digits_and_labels, start_rows
 from looped.theory.engine import Engine
 from looped.theory.grid import Function, Grid, TokenIds, Vector, label, number, require_countable, tabulate, trifling
 from looped.theory.network import HALF, FeedForward, Form, Head, LoopedNetwork, Size, entries, row
@@ -96,15 +96,15 @@ def any_length_block(grid: Grid, known: dict[int, Vector]) -> LoopedNetwork:
     base, unit = grid.base, count_unit(grid.tokens)
     radix = base * (unit + 1)
     ids = sorted(known)
-    encode = start_rows(grid, "count", "marker", per_output=("out",))
+    encode = steps.start_rows(grid, "count", "marker", per_output=("out",))
     encode["marker"] = row("flag")
     encode |= {f"out{i}": Form(const=y) for i, y in enumerate(known[ids[0]], 1)}
     layer = FeedForward(tuple(encode))
-    count_thresholds(layer, grid, trifling(grid.cells))
+    steps.count_thresholds(layer, grid, trifling(grid.cells))
     chosen = row("id") + row("gone") - row("best") + HALF - (base + 1) * row("marker")
     layer.add("gone", -4 * base * layer.relu(chosen))
-    read_digits_and_labels(layer, grid, radix)
-    modulation, schedule = label_schedule(grid, ids, known)
+    steps.read_digits_and_labels(layer, grid, radix)
+    modulation, schedule = steps.label_schedule(grid, ids, known)
     key = row("id") + row("gone") - 4 * base * row("marker")
     selecting = Head(row("id"), key, row("one"), "best")
     counting = Head(Fraction(-unit, 2 * base) * row("gone") + unit * row("marker"), Form(), Form(), "count")

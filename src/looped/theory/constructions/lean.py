@@ -5,15 +5,8 @@ from __future__ import annotations
 from math import sqrt
 from typing import ClassVar, final
 
+from looped.theory.constructions import steps
 from looped.theory.constructions.base import Built, Construction
-from looped.theory.constructions.steps import (
-    assemble,
-    count_thresholds,
-    number_other_tokens,
-    open_in_step_two,
-    other_tokens_id,
-    start_rows,
-)
 from looped.theory.gadgets import shift_left, step
 from looped.theory.grid import Grid, Labels, TokenIds, Vector, fill, lean_id, lean_labels
 from looped.theory.lemmas.memorizer import DifferenceCode, binary
@@ -42,15 +35,15 @@ class Lean(Construction):
         grid = self.grid
         known = {2 * k - k % grid.cells: y for k, y in enumerate(lean_labels(grid, labels))}
         codes = [DifferenceCode.of(column) for column in zip(*fill(known, self.num_ids), strict=True)]
-        encode = start_rows(grid, "digit", "closed", "inside", per_output=("up", "down", "bit+", "bit-", "sum"))
+        encode = steps.start_rows(grid, "digit", "closed", "inside", per_output=("up", "down", "bit+", "bit-", "sum"))
         layer = FeedForward(tuple(encode))
-        layer.add("digit", count_thresholds(layer, grid, epsilon))
-        clock = open_in_step_two(layer, grid)
-        number_other_tokens(layer, grid, closed=row("closed"))
+        layer.add("digit", steps.count_thresholds(layer, grid, epsilon))
+        clock = steps.open_in_step_two(layer, grid)
+        steps.number_other_tokens(layer, grid, closed=row("closed"))
 
         # bit l is read in loop n+N-2+l and counted one loop later if l <= k
         quiet = grid.cells + grid.tokens - 1
-        k = 2 * other_tokens_id(grid) - row("digit")
+        k = 2 * steps.other_tokens_id(grid) - row("digit")
         layer.add("inside", step(layer, k - clock + quiet + QUARTER, HALF) - layer.relu(row("inside")))
         for i, code in enumerate(codes, 1):
             for sign, beta, bit in ((1, f"up{i}", f"bit+{i}"), (-1, f"down{i}", f"bit-{i}")):
@@ -63,4 +56,4 @@ class Lean(Construction):
         def value_of(sequence: TokenIds, z: int) -> Vector:
             return [code.value(2 * lean_id(grid, sequence, z) - z % grid.cells) for code in codes]
 
-        return Built(assemble(grid, encode, layer, decode, self.loops, sharpness), codes, value_of)
+        return Built(steps.assemble(grid, encode, layer, decode, self.loops, sharpness), codes, value_of)

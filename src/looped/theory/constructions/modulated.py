@@ -5,19 +5,9 @@ from __future__ import annotations
 from math import ceil, comb
 from typing import ClassVar, final
 
+from looped.theory.constructions import steps
 from looped.theory.constructions.base import Built, Construction
 from looped.theory.constructions.paper import Composition, filled_labels
-from looped.theory.constructions.steps import (
-    assemble,
-    count_thresholds,
-    counting_head,
-    label_schedule,
-    number_other_tokens,
-    other_tokens_id,
-    read_digits_and_labels,
-    start_rows,
-    step_schedule,
-)
 from looped.theory.grid import Grid, Labels, label, labels_by_id, lean_id, lean_labels, multiset_id, plain_id
 from looped.theory.lemmas import contextual, memorizer
 from looped.theory.lemmas.streams import Grouping, StreamCode, decode_stream, differences, load_and_sample
@@ -87,16 +77,16 @@ class ModulatedMinimal(Construction):
         grid = self.grid
         known = labels_by_id(grid, labels, multiset_id)
         ids = sorted(known)
-        encode = start_rows(grid, "count", per_output=("out",))
+        encode = steps.start_rows(grid, "count", per_output=("out",))
         encode |= {f"out{i}": Form(const=y) for i, y in enumerate(known[ids[0]], 1)}
         layer = FeedForward(tuple(encode))
-        count_thresholds(layer, grid, epsilon)
+        steps.count_thresholds(layer, grid, epsilon)
         layer.add("gone", -4 * grid.base * layer.relu(row("id") + row("gone") - row("best") + HALF))
-        read_digits_and_labels(layer, grid, self.radix)
-        modulation, schedule = label_schedule(grid, ids, known)
+        steps.read_digits_and_labels(layer, grid, self.radix)
+        modulation, schedule = steps.label_schedule(grid, ids, known)
         decode = [row(f"out{i}") for i in range(1, grid.dim + 1)]
-        heads = (counting_head(grid),)
-        network = assemble(grid, encode, layer, decode, len(schedule), sharpness, heads, modulation)
+        heads = (steps.counting_head(grid),)
+        network = steps.assemble(grid, encode, layer, decode, len(schedule), sharpness, heads, modulation)
         return Built(network, (), lambda sequence, z: label(labels, sequence, z))
 
 
@@ -118,16 +108,18 @@ class ModulatedSqrt(Construction):
     def build(self, labels: Labels, epsilon: Number, sharpness: Number | None = None) -> Built:
         grid, split = self.grid, self.grouping
         codes = [StreamCode.of(column, self.num_bits) for column in zip(*lean_labels(grid, labels), strict=True)]
-        encode = start_rows(grid, "group", "gate", per_output=("beta", "out"))
+        encode = steps.start_rows(grid, "group", "gate", per_output=("beta", "out"))
         encode["gate"] = Form(const=1)
         encode |= {f"beta{i}": Form(const=split.streams(code)[0]) for i, code in enumerate(codes, 1)}
         layer = FeedForward(tuple(encode))
-        count_thresholds(layer, grid, epsilon)
-        number_other_tokens(layer, grid)
-        load_and_sample(layer, other_tokens_id(grid), split, grid.dim, exact=False)
-        modulation, schedule = step_schedule(grid, split.thresholds())
+        steps.count_thresholds(layer, grid, epsilon)
+        steps.number_other_tokens(layer, grid)
+        load_and_sample(layer, steps.other_tokens_id(grid), split, grid.dim, exact=False)
+        modulation, schedule = steps.step_schedule(grid, split.thresholds())
         modulation |= split.modulation(codes, lead=grid.cells - 1 + grid.tokens) | {"c": differences(schedule)}
-        network = assemble(grid, encode, layer, decode_stream(codes), self.loops, sharpness, modulation=modulation)
+        network = steps.assemble(
+            grid, encode, layer, decode_stream(codes), self.loops, sharpness, modulation=modulation
+        )
         return Built(
             network, codes, lambda s, z: [code.value(lean_id(grid, s, z), False, split.group) for code in codes]
         )

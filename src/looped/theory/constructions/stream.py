@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
+from looped.theory.constructions import steps
 from looped.theory.constructions.base import Built, Construction
-from looped.theory.constructions.steps import (
-    assemble,
-    count_thresholds,
-    counting_head,
-    number_other_tokens,
-    open_in_step_two,
-    other_tokens_id,
-    per_coordinate,
-    start_rows,
-)
 from looped.theory.gadgets import shift_left
 from looped.theory.grid import Grid, Labels, labels_by_id, lean_id, lean_labels, others_multiset_id
 from looped.theory.lemmas.horner import decode_horner, horner_start, read_by_horner
@@ -45,18 +36,18 @@ class LeanStream(_Streams):
     def build(self, labels: Labels, epsilon: Number, sharpness: Number | None = None) -> Built:
         grid, q = self.grid, self.num_bits
         codes = [StreamCode.of(column, q) for column in zip(*lean_labels(grid, labels), strict=True)]
-        encode = start_rows(grid, "closed", per_output=("beta", "out"))
+        encode = steps.start_rows(grid, "closed", per_output=("beta", "out"))
         layer = FeedForward(tuple(encode))
-        count_thresholds(layer, grid, epsilon)
-        clock = open_in_step_two(layer, grid)
-        number_other_tokens(layer, grid, closed=row("closed"))
+        steps.count_thresholds(layer, grid, epsilon)
+        clock = steps.open_in_step_two(layer, grid)
+        steps.number_other_tokens(layer, grid, closed=row("closed"))
 
-        betas, outs = per_coordinate(grid, "beta", "out")
-        sample(layer, betas, outs, q * other_tokens_id(grid) - (clock - 1 - self.quiet_loops), q, exact=False)
+        betas, outs = steps.per_coordinate(grid, "beta", "out")
+        sample(layer, betas, outs, q * steps.other_tokens_id(grid) - (clock - 1 - self.quiet_loops), q, exact=False)
         for beta, code in zip(betas, codes, strict=True):
             encode[beta] = Form(const=code.stream() / 2**self.quiet_loops)
             shift_left(layer, beta, self.code_bits + self.quiet_loops)
-        network = assemble(grid, encode, layer, decode_stream(codes), self.loops, sharpness)
+        network = steps.assemble(grid, encode, layer, decode_stream(codes), self.loops, sharpness)
         return Built(network, codes, lambda s, z: [code.value(lean_id(grid, s, z), exact=False) for code in codes])
 
 
@@ -74,14 +65,14 @@ class LeanHorner(_Streams):
     def build(self, labels: Labels, epsilon: Number, sharpness: Number | None = None) -> Built:
         grid, q = self.grid, self.num_bits
         codes = [StreamCode.of(column, q) for column in zip(*lean_labels(grid, labels), strict=True)]
-        encode = start_rows(grid, "closed", "window", per_output=("beta", "bit", "out"))
+        encode = steps.start_rows(grid, "closed", "window", per_output=("beta", "bit", "out"))
         layer = FeedForward(tuple(encode))
-        count_thresholds(layer, grid, epsilon)
-        clock = open_in_step_two(layer, grid)
-        number_other_tokens(layer, grid, closed=row("closed"))
-        read_by_horner(layer, q * other_tokens_id(grid) - (clock - 1 - self.quiet_loops), grid.dim, q)
+        steps.count_thresholds(layer, grid, epsilon)
+        clock = steps.open_in_step_two(layer, grid)
+        steps.number_other_tokens(layer, grid, closed=row("closed"))
+        read_by_horner(layer, q * steps.other_tokens_id(grid) - (clock - 1 - self.quiet_loops), grid.dim, q)
         encode |= {f"beta{i}": Form(const=horner_start(code, self.quiet_loops)) for i, code in enumerate(codes, 1)}
-        network = assemble(grid, encode, layer, decode_horner(codes), self.loops, sharpness)
+        network = steps.assemble(grid, encode, layer, decode_horner(codes), self.loops, sharpness)
         return Built(network, codes, lambda s, z: [code.value(lean_id(grid, s, z), exact=True) for code in codes])
 
 
@@ -111,10 +102,10 @@ class LeanMultiset(_Streams):
         unused = next(iter(known.values()))  # most ids are never reached and may have any label
         table = [known.get(k, unused) for k in range(self.num_ids)]
         codes = [StreamCode.of(column, q) for column in zip(*table, strict=True)]
-        encode = start_rows(grid, "closed", "count", "own", per_output=("beta", "out"))
+        encode = steps.start_rows(grid, "closed", "count", "own", per_output=("beta", "out"))
         layer = FeedForward(tuple(encode))
-        count_thresholds(layer, grid, epsilon)
-        clock = open_in_step_two(layer, grid)
+        steps.count_thresholds(layer, grid, epsilon)
+        clock = steps.open_in_step_two(layer, grid)
         closed, bound = row("closed"), radix**tokens + radix
         away = row("id") + row("gone") - row("best")  # 0 in the token's own round, at most -1 in every other
         layer.add("gone", -4 * base * layer.relu(away + HALF - (base + 1) * closed))
@@ -125,10 +116,12 @@ class LeanMultiset(_Streams):
         layer.add("count", -layer.relu(row("count")))
 
         index = (tokens * row("seq") + row("own")) * base + row("id")
-        betas, outs = per_coordinate(grid, "beta", "out")
+        betas, outs = steps.per_coordinate(grid, "beta", "out")
         sample(layer, betas, outs, q * index - (clock - 1 - self.quiet_loops), q, exact=True)
         for beta, code in zip(betas, codes, strict=True):
             encode[beta] = Form(const=code.stream() / 2**self.quiet_loops)
             shift_left(layer, beta, self.code_bits + self.quiet_loops)
-        network = assemble(grid, encode, layer, decode_stream(codes), self.loops, sharpness, (counting_head(grid),))
+        network = steps.assemble(
+            grid, encode, layer, decode_stream(codes), self.loops, sharpness, (steps.counting_head(grid),)
+        )
         return Built(network, codes, lambda s, z: [code.value(others_multiset_id(grid, s, z), True) for code in codes])
