@@ -74,7 +74,7 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "num_steps": 100_000,
                 "batch_size": 48,
                 "learning_rate": 2e-4,
-                "final_rate": 0.3,
+                "final_fraction": 0.3,
                 "schedule": "cosine",
                 "warmup_steps": 2000,
                 "beta2": 0.95,
@@ -193,6 +193,6 @@ def recipe(name: str, task: str, block: str = "looped") -> RunConfig:
             config,
             task=replace(config.task, **part.get("task", {})),
             model=replace(config.model, **part.get("model", {})),
-            train=replace(config.train, **part.get("train", {})),
+            train=config.train.override(**part.get("train", {})),
         )
     return config

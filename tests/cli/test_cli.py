@@ -177,7 +177,7 @@ def test_a_trees_question_is_short_and_whole_in_json(tmp_path, capsys):
     run = str(tmp_path / "tree")
     small = ["--task.points", "9", "--task.dims", "8", "--model.dim", "16", "--model.num-loops", "2",
              "--train.num-steps", "1", "--train.batch-size", "2", "--train.eval-size", "4",
-             "--train.device", "cpu"]  # fmt: skip
+             "--train.runtime.device", "cpu"]  # fmt: skip
     answer(capsys, "train", "decision-tree", "--recipe", "laptop", *small, "--out", run)
     whole = json.loads(answer(capsys, "solve", run, "--json"))["input"].splitlines()
     assert len(whole) == 9

@@ -16,7 +16,7 @@ from tests.paths import ROOT
 
 KNOBS = [
     "--recipe", "laptop", "--task.length", "4", "--model.dim", "16", "--model.num-loops", "20",
-    "--train.num-steps", "3", "--train.batch-size", "4", "--train.eval-size", "10", "--train.device", "cpu",
+    "--train.num-steps", "3", "--train.batch-size", "4", "--train.eval-size", "10", "--train.runtime.device", "cpu",
 ]  # fmt: skip
 
 

@@ -176,7 +176,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path
         (["language", "--task.text", "{folder}/nothing.txt"], "no text "),
         (["language", "--task.text", "{folder}/empty.txt"], "is empty: expected text"),
         (["sudoku", "--task.file", "{folder}/nothing.csv"], "no puzzles "),
-        (["edit-distance", "--train.track", "wandb"], "needs an extra"),
+        (["edit-distance", "--train.runtime.track", "wandb"], "needs an extra"),
         (["edit-distance", "--model.num-loops", "1000000000"], "num_loops must be at most 100,000, got 1000000000"),
         (["edit-distance", "--train.batch-size", "1" + 15 * "0"], "expected a smaller train.batch_size"),
         (["edit-distance", "--train.eval-size", "1" + 15 * "0"], "size must be at most 1,000,000"),

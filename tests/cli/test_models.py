@@ -20,7 +20,7 @@ from tests.cli.command import answer, complaint
 
 SMALL = [
     "--recipe", "laptop", "--model.block", "looped", "--model.dim", "16", "--model.num-loops", "3",
-    "--train.num-steps", "3", "--train.batch-size", "4", "--train.eval-size", "10", "--train.device", "cpu",
+    "--train.num-steps", "3", "--train.batch-size", "4", "--train.eval-size", "10", "--train.runtime.device", "cpu",
 ]  # fmt: skip
 SUDOKU, STRINGS = "sudoku/looped-r3", "edit-distance/looped-r3"
 ORIGIN = ["--commit", "0123abc", "--date", "2026-01-31", "--device", "cpu"]

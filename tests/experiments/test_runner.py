@@ -37,7 +37,7 @@ def slow(num_steps: int, test_size: int = 4) -> Experiment:
     made = small("ED40:TF", "ED40:timestep r=1", "ED40:looped r=2")
     cells = []
     for cell in made.cells:
-        train = replace(cell.config.train, num_steps=num_steps, checkpoint_every=50, log_every=50, eval_every=10**6)
+        train = cell.config.train.override(num_steps=num_steps, checkpoint_every=50, log_every=50, eval_every=10**6)
         cells.append(replace(cell, config=replace(cell.config, train=train)))
     return replace(made, cells=tuple(cells), measures=replace(made.measures, size=test_size))
 
@@ -276,7 +276,7 @@ def test_a_folder_of_an_older_config_is_told_and_left_alone(tmp_path, capsys):
     made = small("ED40:TF")
     config = made.cells[0].config
     folder = tmp_path / "runs" / config.folder_name
-    other = replace(config, train=replace(config.train, weight_decay=0.5))
+    other = replace(config, train=config.train.override(weight_decay=0.5))
     assert worker.finish_run(other, tmp_path / "other", made.measures).state == "finished"
     (tmp_path / "runs").mkdir()
     (tmp_path / "other" / other.folder_name).rename(folder)
@@ -285,7 +285,7 @@ def test_a_folder_of_an_older_config_is_told_and_left_alone(tmp_path, capsys):
     assert main(words) == 2
     said = capsys.readouterr().err.strip()
     assert len(said.splitlines()) == 1
-    assert "holds another run: its train.weight_decay is 0.5, this one's is 0.01" in said
+    assert "holds another run: its train.optimizer.weight_decay is 0.5, this one's is 0.01" in said
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     # A field that no config has any more is named as well.
     stored = json.loads((folder / "config.json").read_text())
@@ -309,7 +309,7 @@ def test_a_run_that_fails_is_told_and_the_others_are_finished(tmp_path, capsys):
 def test_a_training_that_diverges_leaves_a_note(tmp_path, monkeypatch):
     made = small("ED40:looped r=2")
     cell = made.cells[0]
-    wild = replace(cell.config, train=replace(cell.config.train, learning_rate=1e30, clip_norm=None, num_steps=20,
+    wild = replace(cell.config, train=cell.config.train.override(learning_rate=1e30, clip_norm=None, num_steps=20,
                                               optimizer="adamw"))  # fmt: skip
     with pytest.raises(Diverged):
         worker.finish_run(wild, tmp_path, made.measures)

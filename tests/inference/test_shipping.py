@@ -21,7 +21,7 @@ from looped.utils.errors import InputError
 
 TASK = EditDistance(length=4, alphabet=3, max_letters=3)
 MODEL = ModelConfig(block="modulated", dim=16, num_heads=2, num_loops=3)
-TRAIN = TrainConfig(num_steps=3, batch_size=8, learning_rate=1e-2, ema_decay=0.5, device="cpu", eval_size=10)
+TRAIN = TrainConfig().override(num_steps=3, batch_size=8, learning_rate=1e-2, ema_decay=0.5, device="cpu", eval_size=10)
 NAME = "edit-distance/modulated-r3"
 ORIGIN = {"commit": "0123abc", "date": "2026-01-31"}
 

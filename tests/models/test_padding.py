@@ -72,7 +72,7 @@ def test_padding_anywhere_changes_nothing(knobs, attention, keep):
     [
         {"injection": "add"},
         {"injection": "concat"},
-        {"selection": "hardmax"},
+        {"attention_weights": "hardmax"},
         {"norm": "query-key"},
         {"norm": "none"},
         {"positions": "rotary"},  # which tells how far apart two tokens are, not where they begin

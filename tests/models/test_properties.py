@@ -215,7 +215,9 @@ def _modulations(model, num_loops):
 @pytest.mark.parametrize("conditioning", ["timestep", "static", "table", "eta", "scale", "gate", "shift"])
 def test_policies_beyond_the_trained_loops(conditioning):
     knobs = {"block": "modulated", "conditioning": conditioning, "num_loops": 4, "num_layers": 2}
-    clamp, rescale, extend = (scattered(small(**knobs, beyond=each), TOKENS) for each in ("clamp", "rescale", "extend"))
+    clamp, rescale, extend = (
+        scattered(small(**knobs, extrapolation=each), TOKENS) for each in ("clamp", "rescale", "extend")
+    )
     trained = _modulations(extend, 4)
     for model in (clamp, rescale, extend):
         for num_loops in (1, 3, 4):  # within the trained range no policy speaks
@@ -240,7 +242,7 @@ def test_a_free_table_refuses_to_extend(conditioning):
     inputs = examples(TOKENS)
     with pytest.raises(InputError, match="free table of 2 loops has no row for 3"):
         build_model(small(**knobs), TOKENS)(inputs, num_loops=3)
-    assert build_model(small(**knobs, beyond="clamp"), TOKENS)(inputs, num_loops=3).isfinite().all()
+    assert build_model(small(**knobs, extrapolation="clamp"), TOKENS)(inputs, num_loops=3).isfinite().all()
 
 
 def test_a_fresh_token_is_normalised_as_the_paper_prints_it():
@@ -355,7 +357,8 @@ def test_ends_are_shared_as_the_task_says_or_as_the_model_does():
     told, silent = SPECS["shared"], replace(SPECS["shared"], shared_vocabulary=False)
     tokens = examples(told)
     shared, by_task, apart = (
-        build_model(small(ends=ends), spec) for ends, spec in (("shared", silent), ("task", told), ("apart", told))
+        build_model(small(tie_embeddings=tie_embeddings), spec)
+        for tie_embeddings, spec in (("yes", silent), ("task", told), ("no", told))
     )
     assert torch.equal(shared(tokens), by_task(tokens))
     with torch.no_grad():
@@ -364,7 +367,7 @@ def test_ends_are_shared_as_the_task_says_or_as_the_model_does():
     assert (shared(tokens)[..., 0] == 0).all()
     assert not (apart(tokens)[..., 0] == 0).any()
     with pytest.raises(InputError, match=r"ends 'shared' need .* got 7 inputs and 5 answers"):
-        build_model(small(ends="shared"), SPECS["tokens"])
+        build_model(small(tie_embeddings="yes"), SPECS["tokens"])
 
 
 def test_a_spec_must_fit_itself():

@@ -92,7 +92,7 @@ def length(scale: Scale) -> Experiment:
     starts, num_loops = _starts(scale), SIZES[scale].study_loops
     base = starts["looped"]
     # The model gets classes for answers of twice the length; it is trained on strings of the usual one.
-    shares = tuple(share / 2 for share in base.train.size_choices or (1.0,))
+    shares = tuple(share / 2 for share in base.train.curriculum.size_choices or (1.0,))
     twice: dict[str, Any] = {"length": 2 * base.task.size}
     task = replace(base.task, **twice)
     kinds: dict[str, dict[str, Any]] = {
@@ -109,7 +109,7 @@ def length(scale: Scale) -> Experiment:
     columns: dict[str, RunConfig] = {}
     for kind, schedule in kinds.items():
         for name, config in starts.items():
-            config = replace(config, task=task, train=replace(config.train, **schedule))
+            config = replace(config, task=task, train=config.train.override(**schedule))
             columns[f"{name}, trained on {kind}, r={num_loops}"] = config
     columns = fitting_alike(columns, scale)
     return Experiment(
@@ -171,7 +171,7 @@ def loops(scale: Scale) -> Experiment:
         f"timestep, {twice}, rescale": ("timestep", "sets/rescale", 2 * num_loops),
     }
     configs = {
-        (row, name): replace(config, train=replace(config.train, **schedule))
+        (row, name): replace(config, train=config.train.override(**schedule))
         for row, schedule in schedules.items()
         for name, config in _starts(scale).items()
     }
@@ -191,7 +191,7 @@ def loops(scale: Scale) -> Experiment:
         ),
         scale=scale,
         cells=tuple(cells),
-        measures=measures(scale, beyond=("clamp", "rescale")),
+        measures=measures(scale, extrapolation=("clamp", "rescale")),
     )
 
 
@@ -206,7 +206,7 @@ def fidelity(scale: Scale) -> Experiment:
         looped, model=replace(looped.model, norm="query-key")
     )
     variants["zero start overwritten", "timestep"] = replace(
-        timestep, model=replace(timestep.model, modulation_start="random")
+        timestep, model=replace(timestep.model, modulation_init="random")
     )
     return Experiment(
         id="fidelity",
@@ -289,14 +289,13 @@ def rates(scale: Scale) -> Experiment:
         config = _for_as_long_as_most(block, num_loops, scale)
         seconds = estimated_seconds(config, scale)
         # A longer start on short strings would help a rate that is too high, by leaving it less to do (dev/LOG.md).
-        train = replace(config.train, curriculum_steps=_start(block, scale).train.curriculum_steps)
+        train = config.train.override(curriculum_steps=_start(block, scale).train.curriculum.curriculum_steps)
         longer = estimated_seconds(replace(config, train=train), scale) / seconds
-        train = replace(train, num_steps=int(train.num_steps / longer))
+        train = train.override(num_steps=int(train.num_steps / longer))
         for row, share in (("all", 1.0), ("half", 0.5), ("quarter", 0.25)):
-            lower = replace(
-                train,
-                learning_rate=share * train.learning_rate,
-                muon_learning_rate=share * train.muon_learning_rate,
+            lower = train.override(
+                learning_rate=share * train.optimizer.learning_rate,
+                muon_learning_rate=share * train.optimizer.muon_learning_rate,
             )
             cells.append(Cell(row, f"{name} r={num_loops}", replace(config, train=lower)))
     return Experiment(

@@ -118,7 +118,7 @@ def perturbed(scale: Scale) -> Experiment:
     windows = {"smoke": 4, "laptop": 256, "gpu": 4096, "paper": None}[scale]
     noise: dict[str, Any] = {"perturbed": 0.1}
     columns = {
-        column: replace(config, task=replace(config.task, **noise), train=replace(config.train, num_examples=windows))
+        column: replace(config, task=replace(config.task, **noise), train=config.train.override(num_examples=windows))
         for column, config in list(three_columns("text", scale).items())[1:]
     }
     cells = [

@@ -53,7 +53,7 @@ def from_theory(net: Approximation) -> LoopModel:
         positions="none",
         activation="relu",
         attention="full",
-        selection="softmax" if network.softmax else "hardmax",
+        attention_weights="softmax" if network.softmax else "hardmax",
         norm="none",
         precision="float64",
     )

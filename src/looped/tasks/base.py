@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
-from looped.utils.errors import InputError, check_fields, require, require_one_of
+from looped.serde import check_fields
+from looped.utils.errors import InputError, require, require_one_of
 from looped.utils.files import data_folder
 from looped.utils.types import Split
 
@@ -93,6 +94,11 @@ class Task(ABC):
     @abstractmethod
     def size(self) -> int:
         """How large an example is, in the task's own measure (a string's length, the points of a prompt)."""
+
+    @property
+    def label(self) -> str:
+        """Return the task's name and size in short, such as `lcs-60`, for folders and tables."""
+        return f"{self.name}-{self.size}"
 
     def seq_len_at(self, size: int) -> int:
         """Tokens of an example of this size (default: as many as of every other)."""
