@@ -19,7 +19,7 @@ from looped.config import (
     ScheduleConfig,
     TrainConfig,
 )
-from looped.recipes import RECIPES, recipe
+from looped.recipes import RECIPES, recipe, recipes_for
 from looped.tasks import TASKS, EditDistance, make_task
 from looped.utils.errors import InputError
 
@@ -48,8 +48,7 @@ BLOCKS = get_args(get_type_hints(ModelConfig)["block"])
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(("name", "task"), [(name, task) for task in TASKS for name in recipes_for(task)])
 def test_every_recipe_gives_every_task_and_block_a_config(name, task, block):
     config = recipe(name, task, block)
     assert (config.task.name, config.model.block) == (task, block)
@@ -60,6 +59,19 @@ def test_every_recipe_gives_every_task_and_block_a_config(name, task, block):
 def test_every_entry_of_a_recipe_is_for_something_that_exists(name):
     """A misspelt task or block would be passed over in silence."""
     assert set(RECIPES[name]) <= {"*", *TASKS, *(f"{task}/{block}" for task in TASKS for block in BLOCKS)}
+
+
+def test_recipe_dense_is_for_string_tasks_only():
+    assert [task for task in TASKS if "dense" in recipes_for(task)] == ["edit-distance", "lcs"]
+    with pytest.raises(InputError, match="unknown recipe 'dense'"):
+        recipe("dense", "sudoku")
+
+
+def test_answers_for_prefixes_are_part_of_a_runs_identity():
+    fast = recipe("fast", "edit-distance", "modulated")
+    dense = replace(fast, task=replace(fast.task, answers="prefixes"))
+    assert dense.folder_name != fast.folder_name
+    assert dense.identity()["task"]["answers"] == "prefixes"
 
 
 def test_a_recipe_may_have_other_rates_for_one_block():
@@ -99,7 +111,7 @@ def test_recipes_are_as_deep_as_the_paper(task, layers, loops):
 
 
 def test_no_recipe_gives_a_looped_model_a_single_loop():
-    assert all(recipe(name, task, "modulated").model.num_loops > 1 for name in RECIPES for task in TASKS)
+    assert all(recipe(name, task, "modulated").model.num_loops > 1 for task in TASKS for name in recipes_for(task))
 
 
 def test_identity_with_other_runtime_settings_is_unchanged():

@@ -20,6 +20,7 @@ from looped.utils.types import Device, EngineChoice
 
 MAX_LOOP_CHOICES = 8
 MAX_SIZE_CHOICES = 16
+MAX_THREADS = 1024  # OpenMP crashes the process if it cannot start that many
 # These conditionings learn one row per loop, so they have no row for loops beyond the trained ones.
 FREE_TABLES = ("table", "eta")
 
@@ -269,6 +270,9 @@ class RuntimeConfig:
             "num_workers", "max_file_bytes",
         )  # fmt: skip
         _require_not_negative(self, "remat")
+        for name in ("num_threads", "num_workers"):
+            value = getattr(self, name)
+            _require_field(value is None or value <= MAX_THREADS, name, f"at most {MAX_THREADS}", value)
 
 
 @dataclass(frozen=True)

@@ -53,10 +53,12 @@ def decode(cls: type[T], data: Any, where: str = "", **given: Any) -> T:
         annotation = types[name]
         nested = dataclasses.is_dataclass(annotation)
         values[name] = decode(annotation, value, path) if nested else _convert(annotation, value, path)  # type: ignore
-    try:
-        return cls(**values)
-    except TypeError as error:  # a field without a default is missing
-        raise InputError(f"{where or cls.__name__}: {str(error).removeprefix(cls.__name__)}", field=where) from None
+    for each in dataclasses.fields(cls):  # type: ignore[arg-type]
+        has_default = each.default is not dataclasses.MISSING or each.default_factory is not dataclasses.MISSING
+        if each.name not in values and not has_default:
+            path = f"{where}.{each.name}".lstrip(".")
+            raise InputError(f"{path}: expected {_describe(types[each.name])}, got nothing", field=path)
+    return cls(**values)
 
 
 def by_path(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
@@ -92,6 +94,8 @@ def _describe(annotation: Any) -> str:
         return " or ".join(_describe(each) for each in inner)
     if origin in (tuple, list):
         return f"a list, each item {_describe(inner[0])}"
+    if origin is dict:
+        return "an object"
     names = {int: "an integer", float: "a finite number", bool: "true or false", str: "a string", type(None): "null"}
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
 

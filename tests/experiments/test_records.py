@@ -1,5 +1,6 @@
 """Records: what is written is read back, nonsense is named, and collecting never loses what was there."""
 
+import csv
 import json
 import math
 import shutil
@@ -60,7 +61,7 @@ def test_measurements_have_six_digits_and_configs_all_of_theirs(record):
         record, seconds=1.23456789, config=replace(CONFIG, train=CONFIG.train.override(final_fraction=1 / 3))
     )
     assert long.to_json()["seconds"] == 1.23457
-    assert long.to_json()["config"]["train"]["final_fraction"] == 1 / 3
+    assert long.to_json()["config"]["train"]["schedule"]["final_fraction"] == 1 / 3
 
 
 NONSENSE = {
@@ -83,7 +84,7 @@ NONSENSE = {
 def test_a_field_of_nonsense_is_named_with_its_file(field, record, tmp_path, capsys):
     value, expected = NONSENSE[field]
     path = tmp_path / "results" / record.path
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     text = json.dumps({**record.to_json(), field: value})
     path.write_text(text)
     with pytest.raises(InputError, match=expected) as caught:
@@ -247,7 +248,7 @@ def test_a_result_of_nonsense_is_named(change, runs, tmp_path):
     path = folder / "result.json"
     whole = {} if "finished" in change else json.loads(path.read_text())
     path.write_text(json.dumps({**whole, **change}))
-    with pytest.raises(InputError, match=r"result\.json is no result of a run: its field"):
+    with pytest.raises(InputError, match=r"result\.json: \w+: expected"):
         finish_run(CONFIG, tmp_path, MADE.measures)
 
 
@@ -350,9 +351,19 @@ def test_failed_tries_are_collected_until_the_run_is_finished(record, tmp_path):
     assert load_records(tmp_path, None)[record.key].note == failed.note
     again = replace(failed, note="expected a finite gradient")
     assert collect([again], tmp_path) == [path]
-    assert collect([record], tmp_path) == [path]
+    (final,) = collect([record], tmp_path)
+    assert not path.exists()
     assert collect([failed], tmp_path, replaced=True) == [], "a result stays"
-    assert read_record(path) == record
+    assert read_record(final) == record
+
+
+def test_collect_writes_an_index_with_one_row_per_record(record, tmp_path):
+    collect([record], tmp_path)
+    with open(tmp_path / "index.csv") as file:
+        (row,) = csv.DictReader(file)
+    assert row["path"] == record.path.as_posix()
+    assert (row["task"], row["block"]) == (CONFIG.task.name, CONFIG.model.block)
+    assert float(row["value"]) == pytest.approx(evaluation_value(record.test, "accuracy").value)
 
 
 def test_collecting_an_experiment_takes_every_seed_of_its_runs(runs, tmp_path, capsys):

@@ -21,7 +21,7 @@ from looped.experiments.records import RECORD_NAME, load_records, read_record
 from looped.experiments.runner import Work, _threads_each, _with_workers, run_experiment, status
 from looped.experiments.spec import Experiment
 from looped.experiments.tables import experiment
-from looped.training.logger import records as log_records
+from looped.training.logger import read_log
 from looped.training.run_folder import RunFolder
 from looped.training.trainer import Diverged
 from looped.utils.errors import InputError
@@ -159,7 +159,7 @@ def test_stopped_in_training_it_loses_what_came_after_the_last_checkpoint(how, t
     assert again.returncode == 0, said
     assert finished(runs) == 3
     for name in kept:
-        steps = [step for _, step in log_records(runs / name / "log.jsonl")]
+        steps = [step for _, step in read_log(runs / name / "log.jsonl")]
         assert steps == sorted(steps)
         assert steps[-1] == num_steps
 
@@ -249,7 +249,7 @@ def test_two_runners_on_one_folder_do_nothing_twice(tmp_path):
         assert set(own).isdisjoint(others)
     for folder in runs.iterdir():
         if folder.name[0] != ".":
-            steps = [json.loads(line) for line, _ in log_records(folder / "log.jsonl")]
+            steps = [json.loads(line) for line, _ in read_log(folder / "log.jsonl")]
             trained = [line["step"] for line in steps if "loss" in line]
             assert trained == list(range(50, 401, 50)), "two trained it"
     assert finished(runs) == 3
@@ -264,7 +264,7 @@ def test_a_time_limit_stops_it_and_the_same_command_goes_on(tmp_path, capsys):
     # Nothing was lost: where a run was stopped, there is a checkpoint of that step.
     begun = [folder for folder in runs.iterdir() if (folder / "log.jsonl").exists()]
     for folder in begun:
-        last = max((step for _, step in log_records(folder / "log.jsonl")), default=0)
+        last = max((step for _, step in read_log(folder / "log.jsonl")), default=0)
         checkpoint = RunFolder(folder).newest_checkpoint()
         assert (checkpoint.step if checkpoint else 0) == last
     for words in (["--minutes", "0"], ["--workers", "0"], ["--seeds", "0"]):

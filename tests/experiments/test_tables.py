@@ -97,7 +97,7 @@ def test_at_paper_scale_the_settings_are_the_printed_ones():
         config = cell.config
         assert (config.model.dim, config.model.num_heads, config.model.injection) == (256, 4, "add")
         train = config.train
-        assert (train.optimizer, train.optimizer.learning_rate, train.batch_size, train.schedule.warmup_steps) == (
+        assert (train.optimizer.kind, train.optimizer.learning_rate, train.batch_size, train.schedule.warmup_steps) == (
             "adamw",
             1e-4,
             64,
@@ -164,8 +164,8 @@ def test_recipes_are_compared_at_equal_work(scale):
     assert other.task == own.task
     assert replace(other.model, positions=own.model.positions) == own.model
     papers = other if scale != "paper" else own
-    assert (papers.model.positions, papers.train.optimizer, papers.train.batch_size) == ("learned", "adamw", 64)
-    assert {own.train.optimizer, other.train.optimizer} == {"adamw", "muon"}
+    assert (papers.model.positions, papers.train.optimizer.kind, papers.train.batch_size) == ("learned", "adamw", 64)
+    assert {own.train.optimizer.kind, other.train.optimizer.kind} == {"adamw", "muon"}
 
 
 @pytest.mark.parametrize(("scale", "step", "loop", "speed"), [("laptop", 0, 0, 1), ("gpu", 1.3e-3, 35e-6, 235e12)])
@@ -196,11 +196,25 @@ def test_rates_alone_differ_in_the_study_of_rates(scale):
         first, half, quarter = (cell.config for cell in cells if cell.column == column)
         assert 0.95 * longest < estimated_seconds(first, scale) <= longest
         usual = start("ED40", scale, first.model.block).train
-        for name in ("curriculum_steps", "learning_rate", "muon_learning_rate"):
-            assert getattr(first.train, name) == getattr(usual, name)
+        assert first.train.curriculum.curriculum_steps == usual.curriculum.curriculum_steps
+        for name in ("learning_rate", "muon_learning_rate"):
+            assert getattr(first.train.optimizer, name) == getattr(usual.optimizer, name)
         for config, share in ((half, 2), (quarter, 4)):
-            raised = {name: share * getattr(config.train, name) for name in ("learning_rate", "muon_learning_rate")}
+            raised = {
+                name: share * getattr(config.train.optimizer, name) for name in ("learning_rate", "muon_learning_rate")
+            }
             assert replace(config, train=config.train.override(**raised)) == first
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_dense_table_has_the_string_cells_of_table_1_and_none_of_its_runs(scale):
+    table, dense = cells_of("table1", scale), cells_of("table1-dense", scale)
+    assert list(dense) == [name for name in table if name.startswith(("LCS", "ED"))]
+    for name, cell in dense.items():
+        assert cell.config.task == replace(table[name].config.task, answers="prefixes")
+        assert cell.paper == table[name].paper
+        assert replace(cell.config.model, positions=table[name].config.model.positions) == table[name].config.model
+    assert not {cell.config for cell in dense.values()} & {cell.config for cell in table.values()}
 
 
 def test_studies_share_their_runs_with_table_1():

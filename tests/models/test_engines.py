@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from looped.config import RunConfig, TrainConfig
+from looped.config import OptimizerConfig, RunConfig
 from looped.models import LoopStack
 from looped.models.engines import Compiled
 from looped.training import set_engine
@@ -239,7 +239,7 @@ class Matrices(torch.nn.Module):
 def test_muon_is_that_of_pytorch_step_by_step():
     """The same momentum to the last bit. Directions are products in bfloat16, which a library may sum in another order
     for a batch of matrices: a unit in the last place, 2^-8."""
-    config = TrainConfig().override(optimizer="muon", muon_learning_rate=0.05, muon_momentum=0.9, muon_weight_decay=0.1)
+    config = OptimizerConfig(kind="muon", muon_learning_rate=0.05, muon_momentum=0.9, muon_weight_decay=0.1)
     ours, theirs = Matrices(), Matrices()
     muon = Muon(dict(ours.named_parameters()), config)
     true = torch.optim.Muon(theirs.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
@@ -277,9 +277,9 @@ def test_orthogonalised_matrices_are_nearly_orthogonal(shape):
 @pytest.mark.parametrize(
     ("error", "whose"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB ..."), "the card's"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."), "the machine's"),
-        (MemoryError(), "the machine's"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB ..."), "GPU memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."), "memory"),
+        (MemoryError(), "memory"),
     ],
 )
 def test_too_little_memory_is_said_in_one_line(error, whose, tmp_path):
@@ -293,7 +293,7 @@ def test_too_little_memory_is_said_in_one_line(error, whose, tmp_path):
         trainer.fit()
     text = str(caught.value)
     assert "\n" not in text
-    assert text.startswith(f"{whose} memory is too small for ")
+    assert text.startswith(f"out of {whose} for ")
     for part in ("a batch of 8 with 3 loops", "train.accumulation (now 2)", "train.runtime.remat (now 3"):
         assert part in text
     assert caught.value.__cause__ is None

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from looped import ModelConfig, Spec, TrainConfig, build_model
+from looped import ModelConfig, OptimizerConfig, Spec, build_model
 from looped.training.optim import Optimizer
 
 from .cases import CONDITIONINGS, FREE_TABLES, GATED, TOKENS, VECTORS, examples, small
@@ -80,7 +80,7 @@ def test_a_random_start_scatters_the_modulation_around_the_exact_one_and_changes
 
 @pytest.mark.parametrize("conditioning", ["none", "static", "table", "eta", "additive"])
 def test_a_random_start_is_refused_where_nothing_is_made_from_the_time(conditioning):
-    with pytest.raises(ValueError, match="needs a conditioning made from t"):
+    with pytest.raises(ValueError, match="modulation_init: expected"):
         _modulated(conditioning=conditioning, modulation_init="random")
 
 
@@ -174,7 +174,7 @@ def test_gates_and_ends_learn_first_and_everything_after_one_step(conditioning, 
     for name, gradient in _gradients(model).items():
         learns = name.startswith(ENDS) or ".gamma_" in name
         assert bool(gradient.count_nonzero()) == learns, name
-    Optimizer(model, TrainConfig().override(optimizer=optimizer, learning_rate=1e-2)).step()
+    Optimizer(model, OptimizerConfig(kind=optimizer, learning_rate=1e-2)).step()
     for name, gradient in _gradients(model).items():
         assert gradient.isfinite().all(), name
         assert gradient.count_nonzero(), name
@@ -193,7 +193,7 @@ def test_weight_decay_leaves_vectors_at_rest(conditioning):
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    Optimizer(model, TrainConfig().override(weight_decay=0.5, learning_rate=0.1)).step()
+    Optimizer(model, OptimizerConfig(weight_decay=0.5, learning_rate=0.1)).step()
     for name, parameter in model.named_parameters():
         is_matrix = name.split(".")[-1].startswith(("w", "0", "head", "embedding"))
         torch.testing.assert_close(parameter.detach(), (0.95 if is_matrix else 1.0) * before[name], msg=name)

@@ -86,6 +86,25 @@ SUPERVISION = [
 ]
 
 
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_loss_and_gradient_with_weights_equal_those_of_positions_counted_as_often(spec, accumulation):
+    """Weights 1, 2 and 3 on one side; on the other, the picked positions once, twice and three times."""
+    model = model_of(spec)
+    inputs, targets, mask = batch_of(model)
+    times = mask * (1 + torch.arange(mask.numel()).view_as(mask) % 3)
+    scores = model(inputs)
+    repeated = [each.flatten(0, 1).repeat_interleave(times.flatten(), dim=0) for each in (scores, targets)]
+    loss = F.mse_loss(*repeated) if spec.kind == "vectors" else F.cross_entropy(*repeated)
+    expected = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    stepper = Stepper(model, TrainConfig(accumulation=accumulation, batch_size=len(inputs)), CPU)
+    seen = stepper.gradients(TensorBatch(inputs, targets, times.float()), LOOPS)
+    torch.testing.assert_close(seen[0], loss.detach())
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        if gradient is not None:
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-7)
+
+
 @pytest.mark.parametrize("accumulation", [1, 2, 4])
 @pytest.mark.parametrize(("supervision", "weights"), SUPERVISION, ids=str)
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)

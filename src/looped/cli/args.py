@@ -109,7 +109,7 @@ def _one_line(box: str, program: str) -> str:
     if near and text[0].startswith("Unrecognized"):
         return f"{' '.join(text)}; did you mean {near[0]}?"
     # What a config says of its own fields needs no word of tyro's in front.
-    complaint = re.sub(r"^Error parsing \w+: ", "", " ".join(text))
+    complaint = re.sub(r"^Error parsing [\w.]+: ", "", " ".join(text))
     for pattern, expected in _NOT_A_NUMBER.items():
         if found := pattern.match(" ".join(line for lines in (text, *rest) for line in lines)):
             complaint = f"{found[1]}: expected {expected}, got {found[2]}"

@@ -61,7 +61,10 @@ def train(arguments: list[str]) -> None:
 
 
 _FIXED = {"schedule": "fixed", "choices": ()}
-_RECIPE_HELP = "where the other flags start from: the paper's settings, what learns fastest, or a laptop's size"
+_RECIPE_HELP = (
+    "starting values of all other flags: the paper's settings, the fastest to learn, dense (an answer for every prefix; "
+    "string tasks only), or a laptop's size"
+)
 _OUT_HELP = "the run's folder (None: runs/ and a name made of the config)"
 
 

@@ -129,7 +129,7 @@ def failed_try(config: RunConfig, folder: Path, note: str) -> Record:
     step = last_step(folder)
     result = TrainResult(
         finished=False, step=step, num_steps=config.train.num_steps, samples=step * config.train.batch_size,
-        seconds=0.0, parameters=0, flops=0.0, hardware="", versions={},
+        seconds=0.0, parameters=0, flops=0, hardware="", versions={},
     )  # fmt: skip
     return replace(record_of(config, RunFolder(folder), result), note=note)
 

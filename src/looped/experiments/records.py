@@ -240,30 +240,29 @@ def collect(records: Iterable[Record], results: Path, *, replaced: bool = False)
     A file that says something else about the same run stays, unless it is to be replaced: only what adds to a record
     (another test set) may take its place unasked, and a result that of a failed try. Another run's file always stays.
     """
+    known = _records_in(results, "**/*.json")
     new: dict[Path, Record] = {}
     for record in records:
-        path = results / record.path
+        path, before = results / record.path, known.get(record.key)
         if not record.finished and not record.note:
             continue
-        before = new.get(path) or (read_record(path) if path.exists() else None)
+        # A file name holds only what differs from the defaults, and those may change.
+        require(
+            not path.exists() or read_record(path).key == record.key,
+            f"{path} holds another run of the same name: expected it to be renamed or moved away first",
+        )
         if before is not None:
-            # A name tells only what differs from the defaults, and those may change.
-            require(
-                before.key == record.key,
-                f"{path} holds another run of the same name: expected it to be renamed or moved away first",
-            )
             if before.to_json() == record.to_json() or (before.finished and not record.finished):
                 continue
             require(
                 replaced or not before.finished or _adds_to(before.to_json(), record.to_json()),
                 f"{path} holds another result of the same run: expected --replace to put the new one in its place",
             )
-        new[path] = record
+        new[path] = known[record.key] = record
     for path, record in new.items():
         save_record(path, record)
-        unfinished = results / replace(record, finished=False).path
-        if record.finished:  # the try that it replaces
-            unfinished.unlink(missing_ok=True)
+        if record.finished:
+            (results / replace(record, finished=False).path).unlink(missing_ok=True)  # the failed try
     if new:
         write_index(results)
     return list(new)

@@ -94,6 +94,16 @@ SMALLER_BATCHES = (112, 96, 80, 64)
 CPU_FLOPS_PER_SECOND = 2.4e10
 
 
+def dense(problem: str, scale: Scale, block: str, **model: Any) -> RunConfig:
+    """Return the config of a string problem with answers for all prefixes: by the recipe `dense`, or small by the
+    scale's own recipe."""
+    if SIZES[scale].recipe != "laptop":
+        return start(problem, scale, block, "dense", **model)
+    config = start(problem, scale, block, **model)
+    prefixes: dict[str, Any] = {"answers": "prefixes"}
+    return replace(config, task=replace(config.task, **prefixes))
+
+
 def start(problem: str, scale: Scale, block: str = "looped", recipe_name: str | None = None, **model: Any) -> RunConfig:
     """The config of a problem and a block at a scale, by its own recipe or another; `model` are knobs of the model."""
     known = PROBLEMS[problem]
@@ -133,9 +143,8 @@ def fitting(config: RunConfig, scale: Scale) -> RunConfig:
 def with_share(config: RunConfig, share: float) -> RunConfig:
     """So much of a training's steps, its curriculum in proportion."""
     train = config.train
-    curriculum = (
-        None if train.curriculum.curriculum_steps is None else max(1, int(share * train.curriculum.curriculum_steps))
-    )
+    curriculum = train.curriculum.curriculum_steps
+    curriculum = None if curriculum is None else max(1, int(share * curriculum))
     steps = max(1, int(share * train.num_steps))
     return replace(config, train=train.override(num_steps=steps, curriculum_steps=curriculum))
 
@@ -144,7 +153,11 @@ def fitting_alike(configs: dict[Key, RunConfig], scale: Scale) -> dict[Key, RunC
     """The same for runs that are to be compared after as many steps and examples: those of the slowest."""
     fitted = [fitting(config, scale).train for config in configs.values()]
     slowest = min(fitted, key=lambda train: (train.num_steps, train.batch_size))
-    alike: dict[str, Any] = {name: getattr(slowest, name) for name in ("num_steps", "curriculum_steps", "batch_size")}
+    alike: dict[str, Any] = {
+        "num_steps": slowest.num_steps,
+        "batch_size": slowest.batch_size,
+        "curriculum_steps": slowest.curriculum.curriculum_steps,
+    }
     return {key: replace(config, train=config.train.override(**alike)) for key, config in configs.items()}
 
 

@@ -10,6 +10,7 @@ from looped.config import RunConfig
 from looped.experiments.scales import (
     BLOCKS,
     SIZES,
+    dense,
     estimated_seconds,
     fitting,
     fitting_alike,
@@ -312,6 +313,34 @@ def rates(scale: Scale) -> Experiment:
     )
 
 
+def words(scale: Scale) -> Experiment:
+    length, num_loops, alphabet = {"smoke": (4, 4, 3), "laptop": (6, 8, 3)}.get(scale, (20, 20, 26))
+    # Words that people compare have any lengths and any letters, and are much alike or not at all.
+    of_all: dict[str, Any] = {
+        "length": length, "min_length": 1, "min_letters": 1, "max_letters": alphabet, "lengths": "any",
+        "edits": "uniform",
+    }  # fmt: skip
+    of_lcs: dict[str, Any] = {"pairs": "edited"}
+    cells = []
+    for row, problem, of_task in (("edit distance", "ED40", {}), ("LCS", "LCS60", of_lcs)):
+        for name, block in BLOCKS.items():
+            config = dense(problem, scale, block, num_loops=num_loops)
+            config = replace(config, task=replace(config.task, **of_all, **of_task))
+            # A length of a pair comes in few of the batches, so that it takes half as many again.
+            cells.append(Cell(row, f"{name} r={num_loops}", with_share(config, 1.5)))
+    return Experiment(
+        id="words",
+        title="Words of any length",
+        about=(
+            f"Words of 1 to {length} letters, drawn from one to all {alphabet} letters: for models that answer what "
+            f"people type. By the recipe `dense`, with answers for all prefixes in training. Scale {scale}."
+        ),
+        scale=scale,
+        cells=tuple(cells),
+        measures=measures(scale),
+    )
+
+
 def _on(scale: Scale) -> str:
     base = start(PROBLEM, scale)
     return f"Edit distance, n = {base.task.size}. Scale {scale}: {SCALE_TEXT[scale]}."
@@ -327,4 +356,5 @@ STUDIES: dict[str, Callable[[Scale], Experiment]] = {
     "recipes": recipes,
     "equal-time": equal_time,
     "rates": rates,
+    "words": words,
 }

@@ -9,7 +9,7 @@ import difflib
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,22 @@ class ModelCard:
         }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _StoredCard:
+    """The fields of a `ModelCard` that its file holds, as JSON values."""
+
+    config: dict[str, Any]
+    step: int
+    samples: int
+    parameters: int
+    test: ShippedScore
+    record: str
+    commit: str
+    date: str
+    example: dict[str, Any]
+    sha256: str
+
+
 def weights_folder() -> Path:
     """Return the folder of the shipped weights: LOOPED_WEIGHTS, or the package's own."""
     return Path(os.environ.get("LOOPED_WEIGHTS") or Path(__file__).parent / "weights")
@@ -117,7 +133,7 @@ def model_card(name: str) -> ModelCard:
     card = read_card(shipped_path(name))
     task = card.config.task.name
     require(
-        name.startswith(f"{task}/"), f"{card.path} holds a {task} model: expected it under {weights_folder() / task}"
+        name.startswith(f"{task}/"), f"{card.path} is a model of {task}: expected it under {weights_folder() / task}"
     )
     return card
 
@@ -159,16 +175,13 @@ def read_card(path: Path) -> ModelCard:
         expected = about.pop("card_sha256")
         if _hash_of_card(about) != expected:
             raise InputError("the card does not match its SHA-256")
-        config = RunConfig.from_json(about["config"])
-        names = ("step", "samples", "parameters", "record", "commit", "date", "sha256")
-        return ModelCard(
-            name=f"{path.parent.name}/{path.stem}",
-            path=path,
-            config=config,
-            test=decode(ShippedScore, about["test"], "test"),
-            example=_decode_example(config, about["example"]),
-            **{name: about[name] for name in names},
-        )
+        stored = decode(_StoredCard, about)
+        config = RunConfig.from_json(stored.config)
+        example = _decode_example(config, stored.example)
+        same = {
+            each.name: getattr(stored, each.name) for each in fields(stored) if each.name not in ("config", "example")
+        }
+        return ModelCard(name=f"{path.parent.name}/{path.stem}", path=path, config=config, example=example, **same)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = str(error).splitlines()[0] if str(error) else ""
         raise InputError(f"{path} is not a model file or is damaged: {type(error).__name__}: {reason}") from None

@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     targets: np.ndarray
     """(batch, seq) class ids, or (batch, seq, output_size) values"""
     mask: np.ndarray
-    """(batch, seq) booleans"""
+    """(batch, seq) booleans; of a training batch they may be weights"""
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,13 @@ class Task(ABC):
 
         A `size` below the task's own gives smaller examples in the same tokens and classes: a stage of a curriculum.
         """
+
+    def training_batch(self, seed: int, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
+        """Return training examples as the loss takes them: those of `sample`, unless a task teaches more than it tests.
+
+        The mask may then hold weights, by which positions count in the loss.
+        """
+        return self.sample(seed, "train", indices, size)
 
     @abstractmethod
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:

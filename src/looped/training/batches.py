@@ -70,7 +70,7 @@ def batch_at(step: int, config: RunConfig) -> Batch:
     batch_size = config.train.batch_size
     with memory_for(f"a batch of {batch_size} examples", "a smaller --train.batch-size"):
         indices = indices_at(step, batch_size, config.train.num_examples, config.seed)
-        return config.task.sample(config.seed, "train", indices, size_at(step, config))
+        return config.task.training_batch(config.seed, indices, size_at(step, config))
 
 
 def batches(first_step: int, config: RunConfig) -> Iterator[tuple[int, Batch]]:

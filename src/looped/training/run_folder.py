@@ -31,7 +31,7 @@ class TrainResult:
     samples: int
     seconds: float
     parameters: int
-    flops: float
+    flops: int
     """forward and backward passes of the whole training"""
     hardware: str
     versions: dict[str, str]
