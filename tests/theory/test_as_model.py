@@ -79,3 +79,16 @@ def test_labels_of_a_group_that_do_not_fit_break_the_square_root_too():
     net = theory.approximate(rough, 1, 2, 16, "modulated-sqrt", bits=16)
     with pytest.warns(UserWarning, match="; at this size modulated, modulated-minimal fit"):
         assert error_of(looped.from_theory(net), net) > 1
+
+
+def test_from_theory_refuses_modulation_beyond_float64():
+    """The ratio of two labels is a factor eta(t): 1e300 / 1e-300 is no float64, though both labels are."""
+    net = theory.approximate(lambda x: np.where(x > 0.5, 1e300, 1e-300), 1, 2, 4, "modulated")
+    with pytest.raises(InputError, match="the largest number of modulated has 1,99. binary digits here"):
+        looped.from_theory(net)
+
+
+def test_from_theory_names_modulation_that_is_rounded():
+    net = theory.approximate(lambda x: 1 + x, 1, 1, 2, "modulated")  # the labels 1, 7/6, 4/3, 3/2 are multiplied up
+    with pytest.warns(UserWarning, match=r"^numbers like 1/6 do not fit float64"):
+        looped.from_theory(net)
