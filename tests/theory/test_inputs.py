@@ -93,6 +93,24 @@ def test_a_function_that_is_not_equivariant_is_shown_with_its_witness():
         theory.approximate(first_token_differs, 1, 2, 3)
 
 
+@pytest.mark.parametrize("size", [1e-300, 1e-10, 1.0, 1e250])
+def test_equivariance_is_judged_relative_to_the_size_of_f(size):
+    with pytest.raises(InputError, match="not permutation equivariant"):
+        theory.approximate(lambda x: size * x * np.arange(x.shape[1]), 1, 2, 2, "modulated-minimal")
+    net = theory.approximate(lambda x: size * np.sin(x + np.sum(x)), 1, 3, 2, "modulated-minimal")  # sums are rounded
+    assert net.network.loops == 2 - 1 + 3 + 6 - 1
+
+
+def test_equivariance_is_tested_at_representatives():
+    """A function that breaks the symmetry at some grid points only, where it is tabulated."""
+
+    def wrong_on_the_grid(x):
+        return x * np.arange(x.shape[1]) if np.all(x == np.round(x * 8) / 8) and x.max() > 0.5 else x
+
+    with pytest.raises(InputError, match="not permutation equivariant"):
+        theory.approximate(wrong_on_the_grid, 1, 2, 8, "modulated-minimal")
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [

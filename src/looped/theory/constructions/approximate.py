@@ -228,14 +228,22 @@ def _refuse_if_too_large(construction: Construction) -> None:
 
 
 def refuse_if_not_equivariant(function: Function, grid: Grid, tolerance: float = 1e-9) -> None:
-    """Raise InputError with a witness if f(X P) differs from f(X) P at one of a few points."""
+    """Raise InputError with a witness if f(X P) differs from f(X) P at one of a few points.
+
+    The tolerance is a share of the largest |f| at these points, so that a function of any size is judged alike.
+    """
     rng = np.random.default_rng(0)
     points = [rng.random((grid.dim, grid.tokens)) for _ in range(8)]
     points.append(grid.points([z % grid.base for z in range(grid.tokens)]))
-    for x in points:
-        order = rng.permutation(grid.tokens) if grid.tokens > 2 else np.arange(grid.tokens)[::-1]
-        expected, came = evaluate(function, x)[:, order], evaluate(function, x[:, order])
-        if not np.allclose(expected, came, rtol=tolerance, atol=tolerance):
+    points += [grid.points(rng.integers(grid.base, size=grid.tokens).tolist()) for _ in range(8)]
+    orders = [rng.permutation(grid.tokens) if grid.tokens > 2 else np.arange(grid.tokens)[::-1] for _ in points]
+    values = [
+        (evaluate(function, x)[:, order], evaluate(function, x[:, order]))
+        for x, order in zip(points, orders, strict=True)
+    ]
+    largest = max(np.abs(expected).max() for expected, _ in values)
+    for x, order, (expected, came) in zip(points, orders, values, strict=True):
+        if np.abs(expected - came).max() > tolerance * largest:
             raise InputError(
                 f"the function is not permutation equivariant: at X = {x.tolist()} with the tokens in the order "
                 f"{order.tolist()} expected {expected.tolist()}, got {came.tolist()}"
