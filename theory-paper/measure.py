@@ -24,7 +24,8 @@ def write(name: str, columns: str, header: str, rows: list[str], caption: str) -
     """Write one table as LaTeX."""
     body = " \\\\\n".join(rows)
     text = (
-        f"\\begin{{table}}[t]\n\\centering\\footnotesize\n\\begin{{tabular}}{{@{{}}{columns}@{{}}}}\n\\toprule\n{header} \\\\\n"
+        "\\begin{table}[t]\n\\centering\\footnotesize\n"
+        f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}\n\\toprule\n{header} \\\\\n"
         f"\\midrule\n{body} \\\\\n\\bottomrule\n\\end{{tabular}}\n\\caption{{{caption}}}\n\\label{{tab:{name}}}\n"
         "\\end{table}\n"
     )

@@ -84,7 +84,7 @@ def test_labels_of_a_group_that_do_not_fit_break_the_square_root_too():
 def test_from_theory_refuses_modulation_beyond_float64():
     """The ratio of two labels is a factor eta(t): 1e300 / 1e-300 is no float64, though both labels are."""
     net = theory.approximate(lambda x: np.where(x > 0.5, 1e300, 1e-300), 1, 2, 4, "modulated")
-    with pytest.raises(InputError, match="the largest number of modulated has 1,99. binary digits here"):
+    with pytest.raises(InputError, match=r"the largest number of modulated has 1,99. binary digits here"):
         looped.from_theory(net)
 
 

@@ -82,6 +82,8 @@ class ApproximateCommand:
     """norm of the error (1 or more, inf allowed)"""
     lipschitz: float | None = None
     """Lipschitz constant of your own function, for a certified bound (None: unknown)"""
+    epsilon: float | None = None
+    """length of the intervals below the borders of cells where the output may be wrong (None: 2^-20/n)"""
     json: bool = False
     """print one JSON object"""
 

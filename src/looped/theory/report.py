@@ -94,13 +94,14 @@ def report(
     bits: int = 8,
     p: float = 2,
     lipschitz: float | None = None,
+    epsilon: float | None = None,
     show_step: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Build, run and measure a network. `function` is a built-in name or `file.py:name`. `show_step` shows progress."""
     require_norm(p)  # before the work
     target = load(function, dim, tokens)
     show_step("building the network")
-    net = approximate(target, dim, tokens, cells, variant, representative, bits, lipschitz=lipschitz)
+    net = approximate(target, dim, tokens, cells, variant, representative, bits, lipschitz=lipschitz, epsilon=epsilon)
     show_step(f"measuring its error, {net.construction.loops:,} loops")
     bound = net.bound(p)
     show_step("checking it cell by cell")

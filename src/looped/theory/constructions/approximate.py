@@ -24,6 +24,7 @@ from looped.utils.errors import InputError, require, require_counts, require_one
 
 MOST_BITS = 10**9
 MOST_BYTES = 4 * 2**30
+FINEST = Fraction(1, 2**1000)  # of epsilon: its reciprocal must be a float
 MOST_SECONDS = 3600.0
 BYTES_PER_LABEL, SECONDS_PER_LOOP, SECONDS_PER_BIT = 400, 3e-4, 1.5e-9  # measured on one core; used for refusals only
 MOST_CELLS, POINTS_PER_CELL = 1024, 24  # of a measurement
@@ -174,11 +175,14 @@ def approximate(
     sharpness: Number | float | None = None,
     lipschitz: float | Lipschitz | None = None,
     printed: Collection[str] = (),
+    epsilon: Number | float | None = None,
 ) -> Approximation:
     """Build the network for f. `variant` is a name in `CONSTRUCTIONS`.
 
     Stream variants store `bits` bits per label. `softmax` uses the proved sharpness, or the given one. `printed` builds
-    faults of the paper (`paper.FAULTS`) into its block; `code_value` still returns the correct values.
+    faults of the paper (`paper.FAULTS`) into its block; `code_value` still returns the correct values. `epsilon` is the
+    length of the trifling intervals below the borders of cells, by default 2^-20/n. Their part of the error goes to 0
+    with it.
     """
     require_one_of("variant", variant, CONSTRUCTIONS)
     require_known(printed, FAULTS)
@@ -199,15 +203,17 @@ def approximate(
         require(sharpness > 0, f"sharpness: expected a number > 0, got {sharpness}")
     elif softmax:
         sharpness = construction.sharpness()
-    labels, epsilon = tabulate(target.function, grid, duplicates=True), trifling(cells)
-    built = construction.build(labels, epsilon, sharpness)
+    width = trifling(cells) if epsilon is None else exactly(epsilon, "a number as epsilon")
+    require(FINEST <= width <= Fraction(1, cells), f"epsilon: expected 2^-1000 <= epsilon <= 1/{cells}, got {epsilon}")
+    labels = tabulate(target.function, grid, duplicates=True)
+    built = construction.build(labels, width, sharpness)
     jumps = tuple(code.largest_jump for code in built.codes)
     resolutions = tuple(code.resolution for code in built.codes)
     flat = [[column[i] for columns in labels.values() for column in columns] for i in range(dim)]
     spans = tuple(max(values) - min(values) for values in flat)
     network, value_of = built.network, built.value_of
     return Approximation(
-        target, construction, network, epsilon, jumps, spans, resolutions, labels, value_of, Engine(network)
+        target, construction, network, width, jumps, spans, resolutions, labels, value_of, Engine(network)
     )
 
 
