@@ -296,6 +296,8 @@ def test_memorize_checks_its_labels():
         theory.memorize([1])
     with pytest.raises(InputError, match="one length"):
         theory.memorize([[1, 2], [3]])
+    with pytest.raises(InputError, match=r"one length >= 1, got lengths \[0, 0\]"):
+        theory.memorize([[], []])
     with pytest.raises(InputError, match="finite number"):
         theory.memorize([1.0, float("inf")])
     with pytest.raises(InputError, match="did you mean 'stream'"):

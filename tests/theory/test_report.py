@@ -39,4 +39,5 @@ def test_the_report_says_what_was_built_and_whether_it_is_exact(variant, exact):
     assert (said.exact, said.equals_code, said.holds, said.cells_checked) == (exact, True, True, 9)
     assert json.loads(json.dumps(said.as_dict()))["size"]["loops"] == said.size.loops
     assert f"{said.size.loops} loops" in said.text()
+    assert f", {said.size.heads} head{'s' if variant == 'paper' else ''}, width " in said.text()
     assert ("f(representative)" in said.text()) == exact

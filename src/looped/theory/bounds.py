@@ -157,6 +157,7 @@ def loops_for_error(
 
 def bits_needed(num_labels: int, label_bits: int, dim: int) -> int:
     """W weights of b bits make at most 2^(W b) functions, so W b >= q K d for all tables of K q-bit labels in R^d."""
+    require_counts(num_labels=num_labels, label_bits=label_bits, dim=dim)
     return num_labels * label_bits * dim
 
 
@@ -168,7 +169,7 @@ def loops_needed(num_labels: int, label_bits: int, width: int, parameters: int, 
     every degree, so that 4 e becomes 6 e: pass the number of modulated rows as `dims_per_loop`.
     """
     require_counts(num_labels=num_labels, label_bits=label_bits, width=width, parameters=parameters)
-    _require_rows(dims_per_loop)
+    _require_natural(dims_per_loop=dims_per_loop)
     degree = 3 if dims_per_loop else 2
 
     def capacity(loops: int) -> float:
@@ -190,7 +191,7 @@ def block_loops_needed(
     S <= (2r+1) W log2(64 e (r+1) P / W), P = S N^3 max(heads, width), where a W beyond P counts as P.
     """
     require_counts(num_sequences=num_sequences, tokens=tokens, heads=heads, width=width, parameters=parameters)
-    _require_rows(dims_per_loop)
+    _require_natural(dims_per_loop=dims_per_loop)
     polynomials = num_sequences * tokens**3 * max(heads, width)
 
     def capacity(loops: int) -> float:
@@ -200,9 +201,10 @@ def block_loops_needed(
     return _least(capacity, num_sequences)
 
 
-def _require_rows(dims_per_loop: int) -> None:
-    fits = isinstance(dims_per_loop, Integral) and dims_per_loop >= 0
-    require(fits, f"dims_per_loop must be a whole number, 0 or more, got {dims_per_loop!r}")
+def _require_natural(**given: int) -> None:
+    for name, value in given.items():
+        fits = isinstance(value, Integral) and value >= 0
+        require(fits, f"{name} must be a whole number, 0 or more, got {value!r}")
 
 
 def _least(capacity: Callable[[int], float], wanted: int) -> int:
@@ -220,4 +222,6 @@ def real_labels_memorizable(
     num_labels: int, dim: int, parameters: int, loops: int = 0, modulated_rows: int = 0
 ) -> bool:
     """Whether K d <= W (+ r m with free eta(t)); if not, almost no table of real labels can be stored, for any r."""
+    require_counts(num_labels=num_labels, dim=dim, parameters=parameters)
+    _require_natural(loops=loops, modulated_rows=modulated_rows)
     return num_labels * dim <= parameters + loops * modulated_rows

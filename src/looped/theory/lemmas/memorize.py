@@ -61,8 +61,8 @@ def memorize(labels: Sequence, variant: str = "bits", bits: int = 8) -> Memory:
         [exactly(v, "a finite number as label") for v in (y if isinstance(y, Sequence | np.ndarray) else [y])]
         for y in labels
     ]
-    if len(table) < 2 or len({len(y) for y in table}) != 1:
-        raise InputError(f"expected at least two labels, all of one length, got lengths {[len(y) for y in table][:8]}")
+    if len(table) < 2 or len({len(y) for y in table}) != 1 or not table[0]:
+        raise InputError(f"expected at least two labels, all of one length >= 1, got lengths {[len(y) for y in table][:8]}")
     if variant in ("stream", "horner", "sqrt"):
         network = MEMORIZERS[variant](table, int(bits))  # numpy's would overflow
     else:
