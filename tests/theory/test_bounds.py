@@ -355,3 +355,12 @@ def test_approximate_is_right_up_to_epsilon_below_the_border(variant, epsilon):
 def test_approximate_refuses_an_epsilon_that_is_no_part_of_a_cell(wrong):
     with pytest.raises(InputError, match="epsilon"):
         theory.approximate(lambda x: x, 1, 2, 3, epsilon=wrong)
+
+
+@pytest.mark.parametrize("variant", theory.VARIANTS)
+def test_bound_holds_with_fewer_cells_than_tokens(variant):
+    """No input has all its tokens in different cells, and a constant function leaves no room for an error."""
+    bound = theory.approximate(lambda x: np.full(x.shape, 5.0), 1, 3, 2, variant, bits=2, lipschitz=0.0).bound(2)
+    assert bound.certified
+    assert bound.holds
+    assert bound.measured_lp == 0

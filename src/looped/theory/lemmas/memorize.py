@@ -62,7 +62,9 @@ def memorize(labels: Sequence, variant: str = "bits", bits: int = 8) -> Memory:
         for y in labels
     ]
     if len(table) < 2 or len({len(y) for y in table}) != 1 or not table[0]:
-        raise InputError(f"expected at least two labels, all of one length >= 1, got lengths {[len(y) for y in table][:8]}")
+        raise InputError(
+            f"expected at least two labels, all of one length >= 1, got lengths {[len(y) for y in table][:8]}"
+        )
     if variant in ("stream", "horner", "sqrt"):
         network = MEMORIZERS[variant](table, int(bits))  # numpy's would overflow
     else:
