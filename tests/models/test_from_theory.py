@@ -138,3 +138,16 @@ def test_modulated_sqrt_with_long_groups_does_not_fit_float64():
     net = theory.approximate(rough, 1, 2, 16, "modulated-sqrt", bits=16)
     with pytest.warns(UserWarning, match=r"modulated, modulated-minimal fit"):
         assert error_of(looped.from_theory(net), net) > 1
+
+
+def test_modulation_beyond_float64_raises():
+    """The ratio of two labels is a factor eta(t), and 1e300 / 1e-300 overflows although both labels fit."""
+    net = theory.approximate(lambda x: np.where(x > 0.5, 1e300, 1e-300), 1, 2, 4, "modulated")
+    with pytest.raises(InputError, match=r"^net: .*1,99\d"):
+        looped.from_theory(net)
+
+
+def test_rounded_modulation_warns():
+    net = theory.approximate(lambda x: 1 + x, 1, 1, 2, "modulated")  # the labels 1, 7/6, 4/3, 3/2 are multiplied up
+    with pytest.warns(UserWarning, match="numbers like 1/6"):
+        looped.from_theory(net)

@@ -327,3 +327,40 @@ def test_a_finer_grid_with_fewer_bits_may_need_fewer_loops():
     best = loops_for_error(error, "lean-stream", 1, 2, lambda which, delta: delta)
     assert (best.grid.cells, best.num_bits, best.loops) == (3, 4, 3 + 2 + 4 * 8)
     assert theory.CONSTRUCTIONS["lean-stream"](Grid(1, 2, 2), 24).loops == 2 + 2 + 24 * 3
+
+
+def test_approximate_trifling_term_goes_to_zero_with_epsilon():
+    """The measure of the trifling set is d N n epsilon, so its part of an L^2 bound falls like sqrt(epsilon)."""
+    for cells in (4, 64):
+        widths = [Fraction(1, cells * 4**k) for k in (5, 10, 20, 100)]
+        nets = [theory.approximate(lambda x: x, 1, 1, cells, "modulated-minimal", epsilon=width) for width in widths]
+        terms = [net.bound(2).terms for net in nets]
+        for finer, factor in zip(terms[1:], (2**5, 2**15, 2**95), strict=True):
+            assert finer["trifling"] * factor == pytest.approx(terms[0]["trifling"], rel=1e-9)
+            assert finer["cell"] == terms[0]["cell"]
+
+
+@pytest.mark.parametrize("variant", theory.VARIANTS)
+@pytest.mark.parametrize("epsilon", [Fraction(1, 3), Fraction(1, 12), 2.0**-7, Fraction(1, 10**60)])
+def test_approximate_is_right_up_to_epsilon_below_the_border(variant, epsilon):
+    net = theory.approximate(theory.load("wave", 1, 2), 1, 2, 3, variant, bits=3, epsilon=epsilon)
+    assert net.epsilon == Fraction(epsilon)
+    for cell in product(range(3), repeat=2):
+        for offset in (Fraction(0), Fraction(1, 3) - Fraction(epsilon)):
+            x = np.array([[Fraction(z, 3) + offset for z in cell]], dtype=object)
+            assert [[value] for value in net(x)[0]] == net.code_value(cell)
+
+
+@pytest.mark.parametrize("wrong", [0, -0.1, 0.34, Fraction(1, 2), float("nan"), "small", Fraction(1, 2**1001)])
+def test_approximate_refuses_an_epsilon_that_is_no_part_of_a_cell(wrong):
+    with pytest.raises(InputError, match="epsilon"):
+        theory.approximate(lambda x: x, 1, 2, 3, epsilon=wrong)
+
+
+@pytest.mark.parametrize("variant", theory.VARIANTS)
+def test_bound_holds_with_fewer_cells_than_tokens(variant):
+    """No input has all its tokens in different cells, and a constant function leaves no room for an error."""
+    bound = theory.approximate(lambda x: np.full(x.shape, 5.0), 1, 3, 2, variant, bits=2, lipschitz=0.0).bound(2)
+    assert bound.certified
+    assert bound.holds
+    assert bound.measured_lp == 0

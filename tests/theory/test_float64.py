@@ -107,3 +107,36 @@ def test_weight_beyond_float64_ends_the_certificate():
     run = run_in_float64(net.network, np.array([[0.0, 0.5]]))
     assert run.exact_through == 0
     assert Fraction(float(Fraction(1, 3))) != Fraction(1, 3)
+
+
+@pytest.mark.parametrize("exponent", [400, 500, 530, 537, 538, 600])
+def test_run_in_float64_product_that_underflows_has_no_certificate(exponent):
+    """relu(2^-e a) at a = 2^-e is 2^-2e, which float64 holds up to e = 537 and rounds to 0 beyond."""
+    tiny = Fraction(1, 2**exponent)
+    layer = FeedForward(("a", "out"))
+    layer.add("out", 2**exponent * layer.relu(tiny * row("a")))
+    network = LoopedNetwork(("x",), {"a": row("x"), "out": Form()}, layer, (row("out"),), 1)
+    run = run_in_float64(network, np.array([[tiny]], dtype=object))
+    assert run.exact == (exponent <= 537)
+    assert (Fraction(float(run.values[0, 0])) == tiny) == run.exact
+
+
+@pytest.mark.parametrize(("last", "digits"), [(-1074, 53), (-1074, 54), (-1060, 53), (-1060, 54)])
+def test_run_in_float64_sum_of_tiny_numbers_is_certified_up_to_53_digits(last, digits):
+    first = Fraction(2) ** (last + digits - 1)
+    layer = FeedForward(("a", "b", "y"))
+    layer.add("y", layer.relu(row("a") + row("b")))
+    network = LoopedNetwork(("a", "b"), {"a": row("a"), "b": row("b"), "y": Form()}, layer, (row("y"),), 1)
+    run = run_in_float64(network, np.array([[first], [Fraction(2) ** last]], dtype=object))
+    assert run.exact == (digits <= 53)
+    assert (Fraction(float(run.values[0, 0])) == first + Fraction(2) ** last) == run.exact
+
+
+def test_run_in_float64_modulation_that_underflows_has_no_certificate():
+    tiny = Fraction(1, 2**600)
+    layer = FeedForward(("a", "out"))
+    layer.add("out", layer.relu(row("a")))
+    rows = {"a": row("x"), "out": Form()}
+    network = LoopedNetwork(("x",), rows, layer, (row("out"),), 1, modulation={"out": [tiny]})
+    assert not run_in_float64(network, np.array([[tiny]], dtype=object)).exact
+    assert run_in_float64(network, np.array([[1.0]])).exact

@@ -165,6 +165,25 @@ def test_function_that_is_not_equivariant_raises_with_a_witness():
     assert_refused(lambda: theory.approximate(first_token_differs, 1, 2, 3), "function", "X = [[", "[1, 0]")
 
 
+@pytest.mark.parametrize("size", [1e-300, 1e-10, 1.0, 1e250])
+def test_equivariance_is_judged_relative_to_the_size_of_f(size):
+    def skewed(x):
+        return size * x * np.arange(x.shape[1])
+
+    assert_refused(lambda: theory.approximate(skewed, 1, 2, 2, "modulated-minimal"), "function")
+    net = theory.approximate(lambda x: size * np.sin(x + np.sum(x)), 1, 3, 2, "modulated-minimal")  # sums are rounded
+    assert net.network.loops == 2 - 1 + 3 + 6 - 1
+
+
+def test_equivariance_is_tested_at_representatives():
+    """The function breaks the symmetry only at some grid points, where it is tabulated."""
+
+    def wrong_on_the_grid(x):
+        return x * np.arange(x.shape[1]) if np.all(x == np.round(x * 8) / 8) and x.max() > 0.5 else x
+
+    assert_refused(lambda: theory.approximate(wrong_on_the_grid, 1, 2, 8, "modulated-minimal"), "function")
+
+
 @pytest.mark.parametrize(
     "function",
     [lambda x: x[:, :1], lambda x: x / 0.0, lambda x: x + 0.5j, lambda x: 1e305 + 0 * x],
@@ -332,7 +351,9 @@ def test_all_number_types_give_equal_outputs():
 # ---- memorizers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("labels", [[1], [[1, 2], [3]], [1.0, inf], [1, None], [1, "1"], [1, 1j], None, 3], ids=repr)
+@pytest.mark.parametrize(
+    "labels", [[1], [[1, 2], [3]], [[], []], [1.0, inf], [1, None], [1, "1"], [1, 1j], None, 3], ids=repr
+)
 def test_memorize_with_invalid_labels_raises(labels):
     assert_refused(lambda: theory.memorize(labels), "labels")
 

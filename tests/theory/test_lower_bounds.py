@@ -7,7 +7,7 @@ from math import comb, log2
 import numpy as np
 import pytest
 
-from looped import theory
+from looped import InputError, theory
 from looped.theory.bounds import loops_needed
 
 
@@ -114,3 +114,19 @@ def test_the_stages_of_a_block_have_no_more_patterns_than_the_lower_bound_counts
         stages += bits(sequences, degree + 1)
         formula = weights * (2 * loops + 1) * log2(64 * np.e * (loops + 1) * sequences * tokens**3 * width / weights)
         assert stages <= formula
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda: theory.bits_needed(-3, 2, 1), "num_labels"),
+        (lambda: theory.bits_needed(3, 2, 0), "dim"),
+        (lambda: theory.real_labels_memorizable(0, 1, 1), "num_labels"),
+        (lambda: theory.real_labels_memorizable(10, 1, 9, loops=-1, modulated_rows=1), "loops"),
+        (lambda: theory.real_labels_memorizable(10, 1, 9, loops=1, modulated_rows=0.5), "modulated_rows"),
+        (lambda: loops_needed(10, 1, 1, 1, -1), "dims_per_loop"),
+    ],
+)
+def test_lower_bounds_with_invalid_counts_raise(call, field):
+    with pytest.raises(InputError, match=rf"^{field}: "):
+        call()

@@ -39,4 +39,5 @@ def test_report_has_the_size_and_exactness_of_the_network(variant, exact):
     assert (result.exact, result.equals_code, result.holds, result.cells_checked) == (exact, True, True, 9)
     assert json.loads(json.dumps(result.as_dict()))["size"]["loops"] == result.size.loops
     assert f"{result.size.loops} loops" in result.text()
+    assert f", {result.size.heads} head{'s' if variant == 'paper' else ''}, width " in result.text()
     assert ("f(representative)" in result.text()) == exact

@@ -2,6 +2,8 @@
 
 import math
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -25,16 +27,34 @@ def theory(arguments: list[str]) -> None:
 
 
 @contextmanager
-def _progress_line() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows the current step in one line of the terminal. It prints nothing into a pipe."""
+def _progress_line(every: float = 10.0) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows the current step in one line of the terminal, on stderr.
+
+    A step that takes long is shown again every few seconds with its time so far, in a pipe as well.
+    """
+    step, since, done = "starting", time.monotonic(), threading.Event()
+
+    def put(text: str) -> None:
+        line = f"\r{text:<60}\r" if sys.stderr.isatty() else f"{text}\n"
+        print(line, end="", file=sys.stderr, flush=True)
 
     def show_step(text: str) -> None:
+        nonlocal step, since
+        step, since = text, time.monotonic()
         if sys.stderr.isatty():
-            print(f"\r{text:<40}\r", end="", file=sys.stderr, flush=True)
+            put(text)
 
+    def remind() -> None:
+        while not done.wait(every):
+            put(f"{step}: {time.monotonic() - since:.0f} s so far")
+
+    reminder = threading.Thread(target=remind, daemon=True)
+    reminder.start()
     try:
         yield show_step
     finally:
+        done.set()
+        reminder.join()
         show_step("")
 
 
@@ -82,6 +102,8 @@ class ApproximateCommand:
     """norm of the error (1 or more, inf allowed)"""
     lipschitz: float | None = None
     """Lipschitz constant of your own function, for a certified bound (None: unknown)"""
+    epsilon: float | None = None
+    """length of the intervals below the borders of cells where the output may be wrong (None: 2^-20/n)"""
     json: bool = False
     """print one JSON object"""
 

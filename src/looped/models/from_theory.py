@@ -37,6 +37,7 @@ def from_theory(net: Approximation) -> LoopModel:
     network, size, grid = net.network, net.size, net.grid
     weights = network.weights()
     numbers = {number for array in vars(weights).values() for number in array.flat}
+    numbers |= {scale for scales in network.modulation.values() for scale in scales}
     largest = max(abs(number) for number in numbers)
     if largest > sys.float_info.max:
         digits = int(largest).bit_length()

@@ -159,6 +159,7 @@ def loops_for_error(
 
 def bits_needed(num_labels: int, label_bits: int, dim: int) -> int:
     """Return q K d, the least W b for W weights of b bits that can store every table of K q-bit labels in R^d."""
+    require_counts(num_labels=num_labels, label_bits=label_bits, dim=dim)
     return num_labels * label_bits * dim
 
 
@@ -170,7 +171,7 @@ def loops_needed(num_labels: int, label_bits: int, width: int, parameters: int, 
     factor to every degree, so that 4 e becomes 6 e.
     """
     require_counts(num_labels=num_labels, label_bits=label_bits, width=width, parameters=parameters)
-    _require_rows(dims_per_loop)
+    _require_natural(dims_per_loop=dims_per_loop)
     degree = 3 if dims_per_loop else 2
 
     def capacity(loops: int) -> float:
@@ -192,7 +193,7 @@ def block_loops_needed(
     needs S <= (2r+1) W log2(64 e (r+1) P / W) with P = S N^3 max(heads, width), where W is at most P.
     """
     require_counts(num_sequences=num_sequences, tokens=tokens, heads=heads, width=width, parameters=parameters)
-    _require_rows(dims_per_loop)
+    _require_natural(dims_per_loop=dims_per_loop)
     polynomials = num_sequences * tokens**3 * max(heads, width)
 
     def capacity(loops: int) -> float:
@@ -202,9 +203,10 @@ def block_loops_needed(
     return _least(capacity, num_sequences)
 
 
-def _require_rows(dims_per_loop: int) -> None:
-    fits = isinstance(dims_per_loop, Integral) and dims_per_loop >= 0
-    require(fits, f"dims_per_loop: expected an integer >= 0, got {dims_per_loop!r}")
+def _require_natural(**given: int) -> None:
+    for name, value in given.items():
+        fits = isinstance(value, Integral) and value >= 0
+        require(fits, f"{name}: expected an integer >= 0, got {value!r}")
 
 
 def _least(capacity: Callable[[int], float], wanted: int) -> int:
@@ -222,4 +224,6 @@ def real_labels_memorizable(
     num_labels: int, dim: int, parameters: int, loops: int = 0, modulated_rows: int = 0
 ) -> bool:
     """Return True if K d <= W (+ r m with free eta(t)). Otherwise almost no table of real labels can be stored."""
+    require_counts(num_labels=num_labels, dim=dim, parameters=parameters)
+    _require_natural(loops=loops, modulated_rows=modulated_rows)
     return num_labels * dim <= parameters + loops * modulated_rows

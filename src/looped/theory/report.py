@@ -49,8 +49,8 @@ class Report:
         kind = "upper bounds of the moduli" if self.certified else "estimated moduli: indicative only"
         lines = [
             f"{self.function} on [0,1]^({self.dim} x {self.tokens}), {self.cells} cells per axis, {self.variant}",
-            f"size      {size.dims} rows, {size.heads} heads, width {size.width}, {size.loops:,} loops, "
-            f"{size.parameters:,} numbers, longest {size.max_bits:,} bits",
+            f"size      {size.dims} rows, {size.heads} head{'s' * (size.heads != 1)}, width {size.width}, "
+            f"{size.loops:,} loops, {size.parameters:,} numbers, longest {size.max_bits:,} bits",
             f"bound     {self.bound_total:.4g} in L^{self.p:g} ({kind})",
             *(f"            {name:<12}{value:.4g}" for name, value in self.terms.items()),
             f"paper's   {sum(self.printed.values()):.4g} with the constants of its O-terms set to 1",
@@ -93,13 +93,14 @@ def report(
     bits: int = 8,
     p: float = 2,
     lipschitz: float | None = None,
+    epsilon: float | None = None,
     show_step: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Build, run and measure a network. `function` is a built-in name or `file.py:name`. `show_step` shows progress."""
     require_norm(p)  # fails before the work starts
     target = load(function, dim, tokens)
     show_step("building the network")
-    net = approximate(target, dim, tokens, cells, variant, representative, bits, lipschitz=lipschitz)
+    net = approximate(target, dim, tokens, cells, variant, representative, bits, lipschitz=lipschitz, epsilon=epsilon)
     show_step(f"measuring its error, {net.construction.loops:,} loops")
     bound = net.bound(p)
     show_step("checking all cells")

@@ -22,6 +22,7 @@ from looped.utils.errors import InputError, require, require_counts, require_one
 
 MOST_BITS = 10**9
 MOST_BYTES = 4 * 2**30
+FINEST = Fraction(1, 2**1000)  # of epsilon: its reciprocal must be a float
 MOST_SECONDS = 3600.0
 BYTES_PER_LABEL, SECONDS_PER_LOOP, SECONDS_PER_BIT = 400, 3e-4, 1.5e-9  # measured on one core; used for refusals only
 MOST_CELLS, POINTS_PER_CELL = 1024, 24  # of a measurement
@@ -172,11 +173,14 @@ def approximate(
     sharpness: Number | float | None = None,
     lipschitz: float | Lipschitz | None = None,
     printed: Collection[str] = (),
+    epsilon: Number | float | None = None,
 ) -> Approximation:
     """Build the network for f. `variant` is a name in `CONSTRUCTIONS`.
 
     Stream variants store `bits` bits per label. `softmax` uses the proved sharpness, or the given one. `printed` builds
-    faults of the paper (`paper.FAULTS`) into its block; `code_value` still returns the correct values.
+    faults of the paper (`paper.FAULTS`) into its block; `code_value` still returns the correct values. `epsilon` is the
+    length of the trifling intervals below the borders of cells, by default 2^-20/n. Their part of the error goes to 0
+    with it.
     """
     require_one_of("variant", variant, CONSTRUCTIONS)
     require_known(printed, FAULTS)
@@ -197,15 +201,17 @@ def approximate(
         require(sharpness > 0, f"sharpness: expected a number > 0, got {sharpness}")
     elif softmax:
         sharpness = construction.sharpness()
-    labels, epsilon = tabulate(target.function, grid, duplicates=True), trifling(cells)
-    built = construction.build(labels, epsilon, sharpness)
+    width = trifling(cells) if epsilon is None else exactly(epsilon, "epsilon", "a number")
+    require(FINEST <= width <= Fraction(1, cells), f"epsilon: expected 2^-1000 <= epsilon <= 1/{cells}, got {epsilon}")
+    labels = tabulate(target.function, grid, duplicates=True)
+    built = construction.build(labels, width, sharpness)
     jumps = tuple(code.largest_jump for code in built.codes)
     resolutions = tuple(code.resolution for code in built.codes)
     flat = [[column[i] for columns in labels.values() for column in columns] for i in range(dim)]
     spans = tuple(max(values) - min(values) for values in flat)
     network, value_of = built.network, built.value_of
     return Approximation(
-        target, construction, network, epsilon, jumps, spans, resolutions, labels, value_of, Engine(network)
+        target, construction, network, width, jumps, spans, resolutions, labels, value_of, Engine(network)
     )
 
 
@@ -226,14 +232,22 @@ def _refuse_if_too_large(construction: Construction) -> None:
 
 
 def refuse_if_not_equivariant(function: Function, grid: Grid, tolerance: float = 1e-9) -> None:
-    """Raise InputError with a witness if f(X P) differs from f(X) P at one of a few points."""
+    """Raise InputError with a witness if f(X P) differs from f(X) P at one of a few points.
+
+    The tolerance is a share of the largest |f| at these points, so that a function of any size is judged alike.
+    """
     rng = np.random.default_rng(0)
     points = [rng.random((grid.dim, grid.tokens)) for _ in range(8)]
     points.append(grid.points([z % grid.base for z in range(grid.tokens)]))
-    for x in points:
-        order = rng.permutation(grid.tokens) if grid.tokens > 2 else np.arange(grid.tokens)[::-1]
-        expected, came = evaluate(function, x)[:, order], evaluate(function, x[:, order])
-        if not np.allclose(expected, came, rtol=tolerance, atol=tolerance):
+    points += [grid.points(rng.integers(grid.base, size=grid.tokens).tolist()) for _ in range(8)]
+    orders = [rng.permutation(grid.tokens) if grid.tokens > 2 else np.arange(grid.tokens)[::-1] for _ in points]
+    values = [
+        (evaluate(function, x)[:, order], evaluate(function, x[:, order]))
+        for x, order in zip(points, orders, strict=True)
+    ]
+    largest = max(np.abs(expected).max() for expected, _ in values)
+    for x, order, (expected, came) in zip(points, orders, values, strict=True):
+        if np.abs(expected - came).max() > tolerance * largest:
             raise InputError(
                 f"function: expected a permutation equivariant one, but at X = {x.tolist()} with the tokens in the "
                 f"order {order.tolist()} it gives {came.tolist()} instead of {expected.tolist()}"

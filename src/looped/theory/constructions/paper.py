@@ -4,7 +4,6 @@ Each of Steps 1, 2 and 3 has its own rows. A clock and impulses hand the result 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from fractions import Fraction
 from math import sqrt
 from typing import final
 
@@ -81,8 +80,9 @@ def filled_labels(
 ) -> list[Vector]:
     """Return the labels of all contextual ids, with a linear fill between the ids that inputs reach."""
     known = labels_by_id(construction.grid, construction.served(labels), numbering)
-    # with fewer cells than tokens no input reaches an id, and any table will do
-    return fill(known or {0: [Fraction(0)] * construction.grid.dim}, construction.num_ids)
+    # with fewer cells than tokens no input reaches an id; the output must still lie in the range of f
+    any_label = next(iter(labels.values()))[0]
+    return fill(known or {0: list(any_label)}, construction.num_ids)
 
 
 class Composition:

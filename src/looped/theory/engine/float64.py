@@ -13,6 +13,7 @@ import numpy as np
 
 from looped.theory.network import LoopedNetwork
 
+SMALLEST = -1074  # the exponent of the smallest positive float64; a finer number underflows
 COARSE = 1100  # the exponent of zero, which is a multiple of every power of two
 
 
@@ -72,8 +73,7 @@ def _affine(matrix: np.ndarray, columns: np.ndarray, bias: np.ndarray) -> tuple[
     units = np.minimum(units.min(axis=1, initial=COARSE), _unit(bias)[:, None])
     with np.errstate(all="ignore"):
         size = abs(matrix) @ abs(columns) + abs(bias)[:, None]
-        exact = bool((size < 2.0 ** np.clip(units + 53, -1000, 1000)).all())
-        return matrix @ columns + bias[:, None], exact
+        return matrix @ columns + bias[:, None], _is_exact(units, size)
 
 
 def _attend(weights: dict[str, np.ndarray], state: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -99,7 +99,12 @@ def _sum(terms: list[np.ndarray], factors: Sequence[tuple[np.ndarray, np.ndarray
         units = np.minimum(units, _unit(left) + _unit(right))
     with np.errstate(all="ignore"):
         size = np.add.reduce([abs(term) for term in terms])
-        return np.add.reduce(terms), bool((size < 2.0 ** np.clip(units + 53, -1000, 1000)).all())
+        return np.add.reduce(terms), _is_exact(units, size)
+
+
+def _is_exact(units: np.ndarray, size: np.ndarray) -> bool:
+    """Return True if float64 holds every sum of multiples of 2^units whose absolute values add up to `size`."""
+    return bool(((units >= SMALLEST) & (size < 2.0 ** np.clip(units + 53, SMALLEST, 1000))).all())
 
 
 def _unit(values: np.ndarray) -> np.ndarray:

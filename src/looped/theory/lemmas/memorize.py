@@ -59,8 +59,9 @@ def memorize(labels: Sequence, variant: str = "bits", bits: int = 8) -> Memory:
         [exactly(v, "labels", "finite numbers") for v in (y if isinstance(y, Sequence | np.ndarray) else [y])]
         for y in labels
     ]
-    if len(table) < 2 or len({len(y) for y in table}) != 1:
-        raise InputError(f"labels: expected at least two, all of one length, got lengths {[len(y) for y in table][:8]}")
+    lengths = [len(y) for y in table]
+    if len(table) < 2 or len(set(lengths)) != 1 or not lengths[0]:
+        raise InputError(f"labels: expected at least two, all of one length >= 1, got lengths {lengths[:8]}")
     options = (int(bits),) if variant in STREAMS else ()  # NumPy integers would overflow
     network = MEMORIZERS[variant](table, *options)
     return Memory(network, len(table), Engine(network))
