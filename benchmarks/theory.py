@@ -28,7 +28,7 @@ ROUNDS = 3
 
 def measure(variant: str, cells: int, batch: int, kind: str, bits: int) -> dict:
     """One row of the table."""
-    net = theory.approximate(theory.load("attn", 1, 2), 1, 2, cells, variant, bits=bits)  # pyright: ignore
+    net = theory.approximate(theory.load("attn", 1, 2), 1, 2, cells, variant, bits=bits)
     rng = np.random.default_rng(0)
     if kind == "float64":
         inputs = rng.random((batch, 1, 2))
@@ -42,7 +42,7 @@ def measure(variant: str, cells: int, batch: int, kind: str, bits: int) -> dict:
         best = min(best, time.perf_counter() - start)
     return {
         "variant": variant,
-        "ids": net.plan.num_ids,
+        "ids": net.construction.num_ids,
         "loops": net.size.loops,
         "batch": batch,
         "inputs": kind,

@@ -13,6 +13,7 @@ import torch
 from looped.cli.args import peek
 from looped.cli.main import main
 from looped.cli.progress import Bar
+from looped.cli.theory import _progress_line
 from looped.tasks import TASKS, DecisionTree, EditDistance
 from looped.training.trainer import Trainer
 from tests.cli.command import TRAIN, answer, complaint
@@ -148,6 +149,21 @@ def test_theory_verbs_build_and_draw(tmp_path, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
     asked = ["theory", "plot", "staircase", "--out", str(picture), "--json"]
     assert json.loads(answer(capsys, *asked)) == {"path": str(picture)}
+
+
+def test_theory_progress_reports_a_long_step_in_a_pipe_and_keeps_quiet_about_a_short_one(capsys):
+    with _progress_line(every=1000) as show_step:
+        show_step("building the network")
+    assert capsys.readouterr().err == ""
+    said = ""
+    with _progress_line(every=0.001) as show_step:
+        show_step("measuring its error, 432,062 loops")
+        for _ in range(10_000):
+            said += capsys.readouterr().err
+            if said:
+                break
+            time.sleep(0.001)
+    assert re.match(r"measuring its error, 432,062 loops: \d+ s so far\n", said)
 
 
 def test_theory_verify_prints_every_row_as_json(capsys, monkeypatch):

@@ -1,6 +1,4 @@
-"""What `looped theory approximate` says: size, bound term by term, measured error, and whether the output is exact."""
-
-from __future__ import annotations
+"""The report of `looped theory approximate`: size, bound term by term, measured error, exactness of the output."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -10,8 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from looped.theory.bounds import MOST_CELLS, error_bound
-from looped.theory.constructions.approximate import Approximation, Variant, approximate
+from looped.theory.constructions.approximate import MOST_CELLS, Approximation, approximate
 from looped.theory.grid import TokenIds, label
 from looped.theory.network import Size
 from looped.theory.targets import load, require_norm
@@ -19,7 +16,7 @@ from looped.theory.targets import load, require_norm
 
 @dataclass(frozen=True)
 class Report:
-    """All numbers of one construction; `as_dict` is what --json prints, `text` what a terminal shows."""
+    """All numbers of one construction, for `--json` (`as_dict`) and for a terminal (`text`)."""
 
     function: str
     variant: str
@@ -38,20 +35,22 @@ class Report:
     measured_lp: float
     holds: bool
     cells_checked: int
-    equals_code: bool  # output = the stored label, as Fractions, on every checked cell
+    equals_code: bool  # output = stored label, as Fractions, on every checked cell
     exact: bool  # output = f(representative), as Fractions, on every checked cell
-    lipschitz: float | None = None  # the constant that was given for a function of one's own
+    lipschitz: float | None = None  # the constant that the user gave
 
     def as_dict(self) -> dict[str, Any]:
+        """Return all fields, nested dataclasses as dicts."""
         return asdict(self)
 
     def text(self) -> str:
+        """Return the report as lines of text."""
         size = self.size
         kind = "upper bounds of the moduli" if self.certified else "estimated moduli: indicative only"
         lines = [
             f"{self.function} on [0,1]^({self.dim} x {self.tokens}), {self.cells} cells per axis, {self.variant}",
-            f"size      {size.dims} rows, {size.heads} heads, width {size.width}, {size.loops:,} loops, "
-            f"{size.parameters:,} numbers, longest {size.max_bits:,} bits",
+            f"size      {size.dims} rows, {size.heads} head{'s' * (size.heads != 1)}, width {size.width}, "
+            f"{size.loops:,} loops, {size.parameters:,} numbers, longest {size.max_bits:,} bits",
             f"bound     {self.bound_total:.4g} in L^{self.p:g} ({kind})",
             *(f"            {name:<12}{value:.4g}" for name, value in self.terms.items()),
             f"paper's   {sum(self.printed.values()):.4g} with the constants of its O-terms set to 1",
@@ -64,7 +63,7 @@ class Report:
 
     @property
     def refuted(self) -> bool:
-        """Whether something that is proved came out otherwise: the construction, or the constant given for f."""
+        """True if a proved statement failed: the network is wrong, or f exceeds the given Lipschitz constant."""
         return not self.equals_code or (self.certified and not self.holds)
 
     @property
@@ -77,12 +76,11 @@ class Report:
     @property
     def _exactness(self) -> str:
         if not self.cells_checked:
-            return "nothing to check: fewer cells than tokens, so that no cell has distinct tokens"
+            return "nothing to check: fewer cells than tokens, so no cell has distinct tokens"
         if not self.equals_code:
             return f"NO: not the stored label on all of {self.cells_checked} cells checked"
-        return (
-            f"{'f(representative)' if self.exact else 'the stored label'} on all of {self.cells_checked} cells checked"
-        )
+        value = "f(representative)" if self.exact else "the stored label"
+        return f"{value} on all of {self.cells_checked} cells checked"
 
 
 def report(
@@ -90,60 +88,44 @@ def report(
     dim: int,
     tokens: int,
     cells: int,
-    variant: Variant = "paper",
+    variant: str = "paper",
     representative: Literal["corner", "centre"] = "corner",
     bits: int = 8,
     p: float = 2,
     lipschitz: float | None = None,
-    tell: Callable[[str], None] = lambda doing: None,
+    epsilon: float | None = None,
+    show_step: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """Build, run and measure. `function` is a built-in name or `file.py:name`; `tell` hears what comes next."""
-    require_norm(p)  # before the work
+    """Build, run and measure a network. `function` is a built-in name or `file.py:name`. `show_step` shows progress."""
+    require_norm(p)  # fails before the work starts
     target = load(function, dim, tokens)
-    tell("building the network")
-    net = approximate(target, dim, tokens, cells, variant, representative, bits, lipschitz=lipschitz)
-    tell(f"measuring its error, {net.plan.loops:,} loops")
-    bound = error_bound(net, p)
-    tell("checking it cell by cell")
-    checked, as_stored, as_wanted = check_cells(net)
-    return Report(
-        function,
-        variant,
-        dim,
-        tokens,
-        cells,
-        representative,
-        p,
-        net.size,
-        bound.terms,
-        bound.good,
-        bound.total,
-        bound.certified,
-        bound.printed,
-        bound.measured_sup,
-        bound.measured_lp,
-        bound.holds,
-        checked,
-        as_stored,
-        as_wanted,
-        lipschitz,
-    )
+    show_step("building the network")
+    net = approximate(target, dim, tokens, cells, variant, representative, bits, lipschitz=lipschitz, epsilon=epsilon)
+    show_step(f"measuring its error, {net.construction.loops:,} loops")
+    bound = net.bound(p)
+    show_step("checking all cells")
+    checked, equals_code, exact = check_cells(net)
+    settings = (function, variant, dim, tokens, cells, representative, p)
+    bounds = (bound.terms, bound.good, bound.total, bound.certified, bound.printed)
+    measured = (bound.measured_sup, bound.measured_lp, bound.holds)
+    return Report(*settings, net.size, *bounds, *measured, checked, equals_code, exact, lipschitz)
 
 
 def check_cells(net: Approximation) -> tuple[int, bool, bool]:
-    """(cells checked, output = stored label, output = f(representative)) over at most 1024 of the served cells."""
+    """Return (cells checked, output = stored label, output = f(representative)) for at most 1024 served cells."""
     grid, cells = net.grid, served_cells(net, MOST_CELLS)
     if not cells:
         return 0, True, True
     corners = [[[Fraction(k, grid.cells) for k in grid.coordinates(z)] for z in cell] for cell in cells]
     outputs = net(np.array(corners, dtype=object).transpose(0, 2, 1))
-    came = [[list(column) for column in output.T] for output in outputs]
-    wanted = [[label(net.labels, tuple(sorted(cell, reverse=True)), z) for z in cell] for cell in cells]
-    return len(cells), came == [net.code_value(cell) for cell in cells], came == wanted
+    values = [[list(column) for column in output.T] for output in outputs]
+    stored = [net.code_value(cell) for cell in cells]
+    exact = [[label(net.labels, tuple(sorted(cell, reverse=True)), z) for z in cell] for cell in cells]
+    return len(cells), values == stored, values == exact
 
 
 def served_cells(net: Approximation, most: int) -> list[TokenIds]:
-    """The cells that the construction covers, or those of them among `most` random ones."""
+    """Return all cells on which the network is right, or those among `most` random cells."""
     grid = net.grid
     if grid.num_sequences <= most:
         candidates: Sequence[TokenIds] = list(product(range(grid.base), repeat=grid.tokens))

@@ -5,12 +5,10 @@ from typing import NamedTuple
 
 from looped.experiments.report.document import Entry, Figure, Section, Table, Words
 from looped.viz.plots import PALETTE, Lines, Series, draw
-from looped.theory.constructions.approximate import Plan, Variant, approximate
-from looped.theory.bounds import error_bound
-from looped.theory.targets import load
+from looped.theory import CONSTRUCTIONS, approximate, load
 from looped.theory.grid import Grid
 
-VARIANTS: dict[Variant, str] = {
+VARIANTS: dict[str, str] = {
     "paper": "the paper's, weight-tied",
     "lean": "ours, weight-tied",
     "modulated": "Appendix B, with timestep",
@@ -27,12 +25,13 @@ class Point(NamedTuple):
 
 
 @cache
-def errors(variant: Variant) -> tuple[Point, ...]:
+def errors(variant: str) -> tuple[Point, ...]:
     """One token's function of two tokens, approximated on finer and finer grids; a few seconds for all variants."""
     target, found, cells = load(FUNCTION, 1, 2), [], 2
-    while cells <= MOST_CELLS and (plan := Plan(variant, Grid(1, 2, cells, "centre"), BITS)).loops <= MOST_LOOPS:
-        bound = error_bound(approximate(target, 1, 2, cells, variant, "centre", bits=BITS), NORM)
-        found.append(Point(plan.loops, bound.measured_lp, bound.total))
+    kind = CONSTRUCTIONS[variant]
+    while cells <= MOST_CELLS and (loops := kind(Grid(1, 2, cells, "centre"), BITS).loops) <= MOST_LOOPS:
+        bound = approximate(target, 1, 2, cells, variant, "centre", bits=BITS).bound(NORM)
+        found.append(Point(loops, bound.measured_lp, bound.total))
         cells = max(cells + 1, round(1.25 * cells))
     return tuple(found)
 

@@ -1,10 +1,8 @@
-"""One network for sequences of every length 1..Nmax, equal tokens included (beyond the paper, which fixes N).
+"""One network for sequences of every length 1..Nmax, equal tokens included. The paper fixes N.
 
-Without a marker no Transformer can tell X from [X, X]: the attention of the doubled sequence is the same. With one
-beginning-of-sequence token a uniform head reads the length: 2d+8 rows, width 2d+6, two heads, time-modulated.
+Without a marker no Transformer distinguishes X from [X, X], because both give the same attention. With one marker
+token a uniform head reads the length: 2d+8 rows, width 2d+6, two heads, time-modulated.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -14,11 +12,10 @@ from typing import Literal
 
 import numpy as np
 
+from looped.theory.constructions import steps
 from looped.theory.constructions.approximate import refuse_if_not_equivariant
-from looped.theory.constructions.lean import count_thresholds, label_schedule, read_digits_and_labels, start_rows
-from looped.theory.engine.engine import Engine
-from looped.theory.grid import Function, Grid, TokenIds, Vector, label, number, require_countable, tabulate
-from looped.theory.lemmas.quantizer import trifling
+from looped.theory.engine import Engine
+from looped.theory.grid import Function, Grid, TokenIds, Vector, label, number, require_countable, tabulate, trifling
 from looped.theory.network import HALF, FeedForward, Form, Head, LoopedNetwork, Size, entries, row
 from looped.utils.errors import InputError, require, require_counts
 
@@ -27,7 +24,7 @@ MOST_IDS = 100_000
 
 @dataclass(frozen=True)
 class AnyLength:
-    """Call it on X of shape (dim, tokens) with 1 <= tokens <= `most_tokens` for the exact values f(representative)."""
+    """The network of a function. Call it on X of shape (dim, tokens) with 1..`most_tokens` tokens, for exact values."""
 
     network: LoopedNetwork
     dim: int
@@ -36,12 +33,13 @@ class AnyLength:
 
     @property
     def size(self) -> Size:
+        """The size of the network, counted from its matrices."""
         return self.network.size
 
     def __call__(self, inputs: np.ndarray | Sequence) -> np.ndarray:
         array = np.asarray(inputs)
         if array.ndim != 2 or array.shape[0] != self.dim or not 1 <= array.shape[1] <= self.most_tokens:
-            raise InputError(f"expected shape ({self.dim}, 1..{self.most_tokens}), got {array.shape}")
+            raise InputError(f"inputs: expected shape ({self.dim}, 1..{self.most_tokens}), got {array.shape}")
         tokens = array.shape[1]
         marked = np.zeros((1, self.dim + 1, tokens + 1), dtype=object)
         marked[0, : self.dim, :tokens] = entries(array)
@@ -50,21 +48,17 @@ class AnyLength:
 
 
 def approximate_any_length(
-    function: Function,
-    dim: int,
-    most_tokens: int,
-    cells: int,
-    representative: Literal["corner", "centre"] = "corner",
+    function: Function, dim: int, most_tokens: int, cells: int, representative: Literal["corner", "centre"] = "corner"
 ) -> AnyLength:
-    """The block for f, a function of (dim, tokens) arrays of any length up to `most_tokens`."""
+    """Build the block for f, a function of (dim, tokens) arrays of any length up to `most_tokens`."""
     require_counts(dim=dim, most_tokens=most_tokens, cells=cells)
-    require(cells >= 2, f"expected cells >= 2, got {cells}")
-    dim, most_tokens, cells = int(dim), int(most_tokens), int(cells)  # numpy's would overflow
+    require(cells >= 2, f"cells: expected at least 2, got {cells}")
+    dim, most_tokens, cells = int(dim), int(most_tokens), int(cells)  # NumPy integers would overflow
     require_countable(dim, most_tokens, cells)
     base = cells**dim
     num_ids = base * math.comb(base + most_tokens - 1, most_tokens - 1)
     if num_ids > MOST_IDS:
-        raise InputError(f"{num_ids:,} ids would be needed, the limit is {MOST_IDS:,}: take fewer cells or tokens")
+        raise InputError(f"cells: expected at most {MOST_IDS:,} ids, got {num_ids:,}. Take fewer cells or tokens.")
     known: dict[int, Vector] = {}
     for tokens in range(1, most_tokens + 1):
         grid = Grid(dim, tokens, cells, representative)
@@ -76,12 +70,12 @@ def approximate_any_length(
 
 
 def count_unit(most_tokens: int) -> int:
-    """lcm(1..Nmax+1): the counting head returns this times (tokens gone + 1)/(tokens + 1), an integer."""
+    """Return lcm(1..Nmax+1), which makes the head's result, a multiple of (fetched + 1)/(tokens + 1), an integer."""
     return math.lcm(*range(1, most_tokens + 2))
 
 
 def length_id(base: int, most_tokens: int, sequence: TokenIds, token_id: int) -> int:
-    """Digits (largest id left, what the counting head says) of Nmax rounds, the own id in front."""
+    """Return the number with the token's id in front and the digits (largest id left, count) of Nmax rounds."""
     unit, tokens = count_unit(most_tokens), len(sequence)
     remaining, digits = list(sequence), []
     for _ in range(most_tokens):
@@ -92,19 +86,19 @@ def length_id(base: int, most_tokens: int, sequence: TokenIds, token_id: int) ->
 
 
 def any_length_block(grid: Grid, known: dict[int, Vector]) -> LoopedNetwork:
-    """`grid.tokens` is Nmax. As modulated-minimal, with a flag row that keeps the marker out of the selection."""
+    """Return modulated-minimal for up to `grid.tokens` tokens, with a row that keeps the marker from being selected."""
     base, unit = grid.base, count_unit(grid.tokens)
     radix = base * (unit + 1)
     ids = sorted(known)
-    encode = start_rows(grid, "count", "marker", per_output=("out",))
+    encode = steps.start_rows(grid, "count", "marker", per_output=("out",))
     encode["marker"] = row("flag")
     encode |= {f"out{i}": Form(const=y) for i, y in enumerate(known[ids[0]], 1)}
     layer = FeedForward(tuple(encode))
-    count_thresholds(layer, grid, trifling(grid.cells))
+    steps.count_thresholds(layer, grid, trifling(grid.cells))
     chosen = row("id") + row("gone") - row("best") + HALF - (base + 1) * row("marker")
     layer.add("gone", -4 * base * layer.relu(chosen))
-    read_digits_and_labels(layer, grid, radix)
-    modulation, schedule = label_schedule(grid, ids, known)
+    steps.read_digits_and_labels(layer, grid, radix)
+    modulation, schedule = steps.label_schedule(grid, ids, known)
     key = row("id") + row("gone") - 4 * base * row("marker")
     selecting = Head(row("id"), key, row("one"), "best")
     counting = Head(Fraction(-unit, 2 * base) * row("gone") + unit * row("marker"), Form(), Form(), "count")

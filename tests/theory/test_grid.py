@@ -1,4 +1,4 @@
-"""Labels of the ids that cells are given: which ids are real, and how the others are filled."""
+"""Ids and labels: which ids inputs reach, and how the others are filled."""
 
 from math import inf
 
@@ -36,7 +36,7 @@ def test_few_ids_are_realizable(cells, realizable):
 
 @pytest.mark.parametrize("p", [1, 2, inf])
 def test_the_jump_bound_over_random_functions(p):
-    """75 functions per p whose moduli are known: the largest jump is within its bound."""
+    """Compare the largest jump with its bound, for 75 functions per p whose moduli are known."""
     rng = np.random.default_rng(int(min(p, 9)))
     for shape in [(1, 2, 2), (1, 2, 3), (1, 2, 4), (2, 2, 2), (1, 3, 3)] * 15:
         dim, tokens, cells = shape
@@ -55,6 +55,6 @@ def test_the_jump_bound_over_random_functions(p):
         context = abs(others) * stretch * (tokens - 1) ** 0.5
         far, near = context * ((tokens - 1) * dim) ** 0.5 / cells, context / cells
         assert jump <= max(near, (cells - 1) / (cells + 1) * (token + far)) + 1e-12
-        if tokens > 1:  # the sharper form: a change of the own token is spread over a whole block of ids
+        if tokens > 1:  # the sharper form: a change of the token itself is spread over a whole block of ids
             spread = (cells - 1) / (2 * (tokens - 1) * grid.base ** (tokens - 1) + 2)
             assert jump <= max(near, (cells - 1) / (cells + 1) * far, spread * (token + far)) + 1e-12
