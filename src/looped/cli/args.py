@@ -1,4 +1,4 @@
-"""Flags to dataclasses with tyro, which only this package knows, and its complaints in one line."""
+"""Parse flags into dataclasses with tyro, and turn tyro's error boxes into one line."""
 
 import contextlib
 import errno
@@ -19,18 +19,18 @@ from looped.utils.files import is_stream, writing
 
 Parsed = TypeVar("Parsed")
 
-# tyro adds every default to its help by itself: ours says what None stands for, as (None: ...), and no more.
+# tyro adds every default to its help. Ours only says what None stands for, as (None: ...).
 JSON_HELP = "print one JSON object"
 AnyRun = Annotated[
     tyro.conf.Positional[str],
     tyro.conf.arg(
-        help="folder of a trained run, a name that looped models lists, or a task, which stands for its best shipped "
+        help="folder of a trained run, a name that `looped models` lists, or a task, which stands for its best shipped "
         "model"
     ),
 ]
 
-# What is said of text that is not a number in tyro's complaint about a flag, and by us. (Lists are of numbers, and
-# only the flag's help, which follows, tells of which.)
+# tyro's messages about text that is not a number, and what to say instead. (For lists, only the help that follows the
+# message tells the type.)
 _NOT_A_NUMBER = {
     re.compile(r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\].*\[INT"): "whole numbers",
     re.compile(r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\].*\[FLOAT"): "numbers",
@@ -40,7 +40,7 @@ _NOT_A_NUMBER = {
 
 
 def leading_name(arguments: list[str], what: str, known: Iterable[str], usage: str) -> tuple[str, list[str]]:
-    """The word that a verb starts with, and the rest; asked for help instead, list the words and end."""
+    """Return the first word and the remaining arguments. For --help, list the known words and exit."""
     known = list(known)
     if arguments and arguments[0] in ("-h", "--help"):
         print(f"usage: {usage}\n\n{what.upper()} is one of {', '.join(known)}")
@@ -52,7 +52,7 @@ def leading_name(arguments: list[str], what: str, known: Iterable[str], usage: s
 
 
 def peek(arguments: Sequence[str], flag: str) -> str | None:
-    """The value of a flag that decides what the other flags' defaults are; the last one counts, as with any flag."""
+    """Return the value of a flag before parsing, because other defaults depend on it. The last one counts."""
     found = None
     for place, argument in enumerate(arguments):
         if argument == flag and place + 1 < len(arguments):
@@ -80,7 +80,7 @@ def expand_train_flags(arguments: Sequence[str]) -> list[str]:
 
 
 def parse(command: type[Parsed], arguments: Sequence[str], program: str) -> Parsed:
-    """Flags as a dataclass. tyro draws its complaints in a box; ours are one line."""
+    """Return the parsed flags. Raise InputError, in one line, where tyro would draw a box."""
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -92,10 +92,10 @@ def parse(command: type[Parsed], arguments: Sequence[str], program: str) -> Pars
 
 
 def _one_line(box: str, program: str) -> str:
-    """The text of tyro's box, and the first flag it suggests.
+    """Return the text of tyro's box and the first flag it suggests.
 
-    The box has sections between rules: the text, suggestions, a pointer to the help. Where the terminal has no box
-    characters, the title is one more section in front.
+    The box has sections between rules: the text, suggestions, a pointer to the help. On a terminal without box
+    characters, the title is one more section at the front.
     """
     sections: list[list[str]] = [[]]
     plain = re.sub(r"\x1b\[[0-9;]*m", "", box)  # tyro colours its box on a terminal
@@ -108,7 +108,7 @@ def _one_line(box: str, program: str) -> str:
     near = [match.group() for lines in rest for line in lines if (match := re.match(r"--[\w.-]+", line))]
     if near and text[0].startswith("Unrecognized"):
         return f"{' '.join(text)}; did you mean {near[0]}?"
-    # What a config says of its own fields needs no word of tyro's in front.
+    # An error about a setting already names the setting.
     complaint = re.sub(r"^Error parsing [\w.]+: ", "", " ".join(text))
     for pattern, expected in _NOT_A_NUMBER.items():
         if found := pattern.match(" ".join(line for lines in (text, *rest) for line in lines)):
@@ -117,14 +117,14 @@ def _one_line(box: str, program: str) -> str:
 
 
 def require_svg(path: Path | None) -> None:
-    """That a picture, if one is asked for, can be written there as what it is."""
+    """Raise InputError unless the path, if any, ends in .svg and can be written."""
     expected = path is None or path.suffix.lower() == ".svg"
     require(expected, f"expected a picture's file that ends in .svg, got {str(path)!r}")
     require_writable(path)
 
 
 def require_writable(path: Path | None) -> None:
-    """That a file, if one is asked for, can be made there: said before the work whose result it gets."""
+    """Raise InputError unless a file can be created at the path, before the work starts whose result it gets."""
     if path is None:
         return
     with writing(path):
@@ -133,24 +133,24 @@ def require_writable(path: Path | None) -> None:
         if is_stream(path):
             return
         there = next(folder for folder in Path(os.path.realpath(path)).parents if folder.exists())
-        with tempfile.TemporaryFile(dir=there):  # permissions alone do not tell, so it is tried
+        with tempfile.TemporaryFile(dir=there):  # permissions do not tell enough, so try it
             pass
 
 
 def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """Lines of a table whose columns are set to the left (<) or to the right (>)."""
+    """Return the lines of a table whose columns are aligned to the left (<) or right (>)."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     cells = ([f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True)] for row in rows)
     return ["  ".join(line).rstrip() for line in cells]
 
 
 def show(value: Any, text: str, *, as_json: bool) -> None:
-    """A result on standard output: the text, or one JSON object."""
+    """Print a result: the text, or one JSON object."""
     print(json_text(value) if as_json else text)
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON, in which NaN and infinity are null."""
+    """Return a value as JSON, with null for NaN and infinity."""
     return json.dumps(_finite(value), allow_nan=False)
 
 

@@ -1,8 +1,8 @@
 """The command `looped`.
 
-Each verb's code is imported when it is called, so that `looped --help` answers at once. A user's mistake, or what the
-system refuses, such as memory or a full disk, is one line on standard error and exit code 2; results go to standard
-output, progress to standard error.
+Each verb's module is imported when the verb is called, so that `looped --help` is fast. Results go to standard output,
+progress to standard error. A user's mistake, a full disk or too little memory is one line on standard error and exit
+code 2.
 """
 
 import io
@@ -20,37 +20,41 @@ from looped.utils.signals import handling
 
 
 class Verb(NamedTuple):
+    """One verb of the command."""
+
     usage: str
     help: str
     home: str
-    """module and function that carry it out"""
+    """module and function that implement it"""
 
 
 VERBS = {
-    "train": Verb("train TASK", "train a model; stopped anywhere, the same command goes on", "runs:train"),
-    "eval": Verb("eval RUN", "accuracy of a trained run at chosen loop counts, with intervals", "runs:evaluate"),
-    "solve": Verb("solve RUN", "what a trained run answers after every loop", "runs:solve"),
+    "train": Verb("train TASK", "train a model; the same command resumes a stopped run", "train:train"),
+    "eval": Verb("eval RUN", "evaluate a trained run at chosen loop counts, with intervals", "evaluate:evaluate"),
+    "solve": Verb("solve RUN", "ask a trained run and watch its answer after every loop", "solve:solve"),
     "inspect": Verb(
-        "inspect RUN", "a trained run from inside: its state, continuity and modulation", "inspect:inspect"
+        "inspect RUN", "look inside a trained run: state, continuity and modulation per loop", "inspect:inspect"
     ),
-    "models": Verb("models", "trained models that come with looped; each does where a RUN does", "models:models"),
-    "data": Verb("data VERB", "look at, write, check and count a task's examples", "data:data"),
-    "theory": Verb("theory VERB", "build, verify and draw the networks of the proofs, exactly", "theory:theory"),
-    "paper": Verb("paper VERB", "run the experiments and write the report", "paper:paper"),
-    "bench": Verb("bench VERB", "how fast this machine trains and answers, engine by engine", "bench:bench"),
+    "models": Verb("models", "list, check and pack trained models; a model's name can stand for RUN", "models:models"),
+    "data": Verb("data VERB", "show, write, check and summarise a task's examples", "data:data"),
+    "theory": Verb(
+        "theory VERB", "build, verify and draw the networks of the proofs, in exact arithmetic", "theory:theory"
+    ),
+    "paper": Verb("paper VERB", "run the paper's experiments and write the report", "paper:paper"),
+    "bench": Verb("bench VERB", "measure how fast this machine trains and answers with each engine", "bench:bench"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command and return its exit code."""
     _print_anywhere()
     try:
         try:
             with _leaving_no_parts():
                 _run(list(sys.argv[1:] if arguments is None else arguments))
         finally:
-            if sys.stdout is not None:  # closed by whoever called us
-                sys.stdout.flush()  # a full disk is noticed here, and not by the interpreter when it ends
+            if sys.stdout is not None:  # None if the caller closed it
+                sys.stdout.flush()  # so that a full disk is an error here and not at the interpreter's exit
     except InputError as error:
         print(f"looped: {error}", file=sys.stderr)
         return 2
@@ -65,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = "" if error.filename is None else f"{error.filename}: "
         print(f"looped: {where}{error.strerror or error}", file=sys.stderr)
         return 2
-    except (MemoryError, RuntimeError, TypeError) as error:  # the last for sizes beyond any memory
-        from looped.utils.memory import exhausted_memory  # with torch, which not every verb takes
+    except (MemoryError, RuntimeError, TypeError) as error:  # TypeError: sizes that no memory can hold
+        from looped.utils.memory import exhausted_memory  # imports torch, which not every verb needs
 
         if (memory := exhausted_memory(error)) is None:
             raise
@@ -76,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> None:
-    for argument in arguments:  # a shell passes none, but a script may: no path can have one
+    for argument in arguments:  # a shell cannot pass NUL, but a script can
         require("\0" not in argument, f"expected arguments without a NUL character, got {argument!r}")
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help(), end="")
@@ -92,8 +96,10 @@ def _run(arguments: list[str]) -> None:
 
 
 def _print_anywhere() -> None:
-    """What the output's encoding has no character for is printed by its number, as on standard error. Where that one
-    was closed by whoever called us, what is told there goes nowhere (Python would print it among the results)."""
+    """Print characters that the output encoding lacks as escapes. If standard error is closed, discard its output.
+
+    Python would otherwise print messages among the results.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     if sys.stderr is None:
@@ -102,9 +108,9 @@ def _print_anywhere() -> None:
 
 @contextmanager
 def _leaving_no_parts() -> Iterator[None]:
-    """Ended by SIGTERM, a command first takes away what it has begun to write.
+    """On SIGTERM, delete half-written files before the process ends.
 
-    Not by an exception, as Ctrl-C does: one that is raised while numba compiles is lost, and the command would go on.
+    An exception would not do, because numba swallows one that is raised while it compiles.
     """
 
     def end(number: int, _: object) -> None:
@@ -112,14 +118,14 @@ def _leaving_no_parts() -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
 
-    # With a handler of its own, whoever calls this decides.
+    # Respect a handler that the calling program has installed.
     unhandled = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     with handling(end, *[signal.SIGTERM] * unhandled):
         yield
 
 
 def _forget_output() -> None:
-    """What standard output did not take would be tried again by the interpreter, which then complains by itself."""
+    """Point standard output to /dev/null, so that the interpreter does not fail on it once more at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -130,6 +136,6 @@ def _help() -> str:
     verbs = "".join(f"  {verb.usage:<12} {verb.help}\n" for verb in VERBS.values())
     return (
         "looped: train, evaluate and ask looped Transformers\n\n"
-        "usage: looped VERB ... [--json]     (looped VERB --help tells more)\n\n"
+        "usage: looped VERB ... [--json]     (looped VERB --help shows more)\n\n"
         f"{verbs}"
     )

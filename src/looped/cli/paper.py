@@ -13,6 +13,7 @@ import tyro
 from looped.cli.args import aligned, leading_name, parse, show
 from looped.utils.errors import InputError, require
 from looped.utils.files import in_the_way
+from looped.utils.text import duration
 
 if TYPE_CHECKING:
     from looped.experiments.records import Record
@@ -134,18 +135,11 @@ def _list(command: ListCommand) -> None:
     for one in listed:
         configs = one.configs()
         seconds = sum(estimated_seconds(config, one.scale) for config in configs)
-        rows.append((one.id, str(len(one.cells)), str(len(configs)), _duration(seconds), one.title))
+        rows.append((one.id, str(len(one.cells)), str(len(configs)), duration(seconds), one.title))
     lines = aligned(rows, "<>>><")
     on = "one CPU core" if listed[0].scale in ("smoke", "laptop") else "one H200"
     note = f"\nscale {listed[0].scale}; work: training on {on}, computed from its operations and a measured speed"
     print("\n".join([*lines, note]))
-
-
-def _duration(seconds: float) -> str:
-    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.0f} {name}"
-    return f"{seconds:.0f} s"
 
 
 def _run(command: RunCommand) -> None:

@@ -1,10 +1,10 @@
-"""How far a command is, for who waits at a terminal."""
+"""A progress bar for commands that take a while."""
 
 import sys
 
 
 class Bar:
-    """A bar on a terminal, nothing in a pipe."""
+    """Show a progress bar on a terminal and nothing in a pipe."""
 
     def __enter__(self) -> "Bar":
         from rich.console import Console

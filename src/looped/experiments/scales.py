@@ -90,8 +90,6 @@ GPU_TRAINING_SECONDS = 480
 # Examples of a batch, where eight minutes are too short for the recipe's: a smaller batch, down to the paper's, teaches
 # more than fewer steps.
 SMALLER_BATCHES = (112, 96, 80, 64)
-# One thread of a laptop's core beside another one: 600 examples a second of edit distance 6 at r = 8 (dev/LOG.md).
-CPU_FLOPS_PER_SECOND = 2.4e10
 
 
 def dense(problem: str, scale: Scale, block: str, **model: Any) -> RunConfig:
@@ -181,7 +179,7 @@ def loops_of(problem: str, scale: Scale) -> tuple[int, ...]:
 
 def estimated_seconds(config: RunConfig, scale: Scale) -> float:
     """Of training, from its operations and the speeds above: on one core, or one H200."""
-    from looped.training.flops import estimated_flops
+    from looped.training.flops import CPU_FLOPS_PER_SECOND, estimated_flops
 
     flops = estimated_flops(config)
     if scale in ("smoke", "laptop"):

@@ -16,16 +16,19 @@ from looped.inference.run import Run, load_run, on_device
 from looped.models import build_model
 from looped.models.model import load_weights
 from looped.models.pretrained import (
+    SUFFIX,
     ModelCard,
     ShippedScore,
     list_models,
     model_card,
     model_file,
-    read_shipped,
+    read_card,
+    read_weights,
     require_no_near_miss,
     resolve_name,
     shipped_path,
 )
+from looped.tasks import Batch
 from looped.training.evaluation import EVALUATION_SEED, INTERVAL_DEVIATIONS, evaluate, interval
 from looped.training.schedules import trained_size
 from looped.utils.errors import InputError, require
@@ -39,23 +42,29 @@ DEVIATIONS = 3.290527  # the same for normal numbers
 
 FIRST_CHUNK = 4
 MAX_CHUNK = 250
+MAX_TRIED_EXAMPLES = 100
 LEAST = 32  # examples that a model is asked even if it has no time left: fewer would say nothing
 
 
-def load(name: str | Path, device: str | torch.device = "cpu") -> Run:
-    """What a user may mean: a run's folder, a shipped model, or a task, which stands for its best one."""
+def load(name: str | Path, device: str | torch.device = "cpu", question: str | None = None) -> Run:
+    """Load a run folder, a model file, a shipped model by its name, or a task's best shipped model.
+
+    With a question, a task stands for its best model for such questions.
+    """
+    path = Path(name)
+    if path.suffix == SUFFIX and path.is_file():
+        return _load_model_file(read_card(path), device)
     name = str(name)
-    if (shipped := resolve_name(name)) is not None:
-        return _load_shipped(shipped, device)
+    if (shipped := resolve_name(name, question)) is not None:
+        return _load_model_file(model_card(shipped), device)
     require_no_near_miss(name)
     return load_run(name, device)
 
 
-def _load_shipped(name: str, device: str | torch.device) -> Run:
-    shipped, weights = read_shipped(name)
-    model = build_model(shipped.config.model, shipped.config.task.spec)
-    load_weights(model, weights, str(shipped.path))
-    return Run(shipped.config, on_device(model, device), shipped.step, shipped.name, shipped.example)
+def _load_model_file(card: ModelCard, device: str | torch.device) -> Run:
+    model = build_model(card.config.model, card.config.task.spec)
+    load_weights(model, read_weights(card), str(card.path))
+    return Run(card.config, on_device(model, device), card.step, card.name, card.example)
 
 
 def pack(
@@ -97,7 +106,7 @@ def pack(
     if before is not None:
         require(agree(before, test), f"rounding changes {name}: {task.metric} {before.value:.4f} to {test.value:.4f}")
 
-    example = task.sample(EVALUATION_SEED, "test", [0], trained_size(config))
+    example = _solved_example(run)
     about = {
         "config": config.identity(), "step": run.step, "samples": run.step * config.train.batch_size,
         "parameters": run.model.num_parameters(), "test": asdict(test), "record": config.folder_name,
@@ -113,6 +122,17 @@ def pack(
     return model_card(name)
 
 
+def _solved_example(run: Run) -> Batch:
+    """Return the first test example that the model solves, or number 0 if it solves none of the first hundred."""
+    size = run.task.distinct_among("test", MAX_TRIED_EXAMPLES)
+    for index in range(size):
+        example = run.task.sample(EVALUATION_SEED, "test", [index], trained_size(run.config))
+        *_, frame = run.solve(example.inputs[0])
+        if run.task.is_right(example.inputs[0], frame.outputs, run.task.answer(example.targets[0])):
+            return example
+    return run.task.sample(EVALUATION_SEED, "test", [0], trained_size(run.config))
+
+
 def evaluate_shipped(seconds: float = 120.0, *, clock: Callable[[], float] = time.monotonic) -> list[dict[str, Any]]:
     """Test every shipped model on the CPU on test examples that its recorded test did not have.
 
@@ -124,7 +144,8 @@ def evaluate_shipped(seconds: float = 120.0, *, clock: Callable[[], float] = tim
     for place, name in enumerate(chosen):
         begin = clock()
         share = max(0.0, started + seconds - begin) / (len(chosen) - place)
-        shipped, run = model_card(name), _load_shipped(name, "cpu")
+        shipped = model_card(name)
+        run = _load_model_file(shipped, "cpu")
         fresh = _measure_fresh(run, shipped.test, begin + share, clock)
         rows.append({
             "name": name, "task": run.task.name, "measured": asdict(fresh), "recorded": asdict(shipped.test),

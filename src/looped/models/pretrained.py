@@ -21,7 +21,7 @@ from torch import Tensor
 
 from looped.config import RunConfig
 from looped.serde import check_fields, decode
-from looped.tasks import TASKS, Batch, task_class
+from looped.tasks import TASKS, Batch, Task, task_class
 from looped.utils.errors import InputError, require, require_one_of
 from looped.utils.files import from_json
 
@@ -75,7 +75,7 @@ class ModelCard:
     """commit of the code that trained it"""
     date: str
     example: Batch
-    """test example 0, stored because drawing it afresh may first take ten seconds of compilation"""
+    """a test example that the model solves, stored because drawing one may first take seconds of compilation"""
     sha256: str
     """hash of the weights"""
 
@@ -138,19 +138,35 @@ def model_card(name: str) -> ModelCard:
     return card
 
 
-def best_model(task: str) -> ModelCard:
-    """Return the card of the task's shipped model with the best test score."""
+def best_model(task: str, question: str | None = None) -> ModelCard:
+    """Return the card of the task's shipped model with the best test score.
+
+    With a question, only models that were tested with questions like it count, if there are any.
+    """
     cards = [model_card(name) for name in list_models() if name.startswith(f"{task}/")]
     require(bool(cards), f"no {task} model in {weights_folder()}: train one with `looped train {task}`")
+    if question is not None:
+        cards = [card for card in cards if _knows(card.config.task, question)] or cards
     sign = 1 if task_class(task).higher_is_better else -1
     return max(cards, key=lambda card: sign * card.test.value)
 
 
-def resolve_name(name: str) -> str | None:
-    """Return the shipped model that a name stands for (a task stands for its best), or None for a run folder."""
+def _knows(task: Task, question: str) -> bool:
+    """Return whether a question is like the examples of a task."""
+    try:
+        return task.unlike_examples(task.parse(question)) is None
+    except InputError:
+        return False
+
+
+def resolve_name(name: str, question: str | None = None) -> str | None:
+    """Return the shipped model that a name stands for, or None for a run folder.
+
+    A task stands for its best model, or for its best one for a question.
+    """
     if (Path(name) / "config.json").exists() or name.split("/")[0] not in TASKS:
         return None
-    return best_model(name).name if name in TASKS else name
+    return best_model(name, question).name if name in TASKS else name
 
 
 def require_no_near_miss(name: str) -> None:

@@ -157,6 +157,12 @@ class Task(ABC):
         """Whether outputs answer one example, whose right answer as text is `truth` (None where it is not known)."""
         return self.answer(outputs) == truth
 
+    def verdict(self, inputs: np.ndarray, outputs: np.ndarray, truth: str | None) -> str:
+        """Return one line that says whether outputs answer one example, and what is wrong if they do not."""
+        if self.is_right(inputs, outputs, truth):
+            return "right"
+        return "wrong: there is no right answer" if truth is None else f"wrong: the right answer is {truth}"
+
     def unlike_examples(self, inputs: np.ndarray) -> str | None:
         """In what inputs that `parse` takes differ from every example, in words; None if in nothing that is known."""
         return None

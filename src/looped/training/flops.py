@@ -8,6 +8,8 @@ from looped.models.flops import embed_flops, loop_flops, read_flops
 from looped.training.schedules import backprop_loops, loops_at, size_at, stages, supervised_loops
 
 ESTIMATED_FROM = 1000  # steps
+# One thread of a laptop's core beside another one: 600 examples/s of edit distance 6 at r = 8 (dev/LOG.md).
+CPU_FLOPS_PER_SECOND = 2.4e10
 
 
 def training_flops(config: RunConfig, num_steps: int | None = None) -> int:

@@ -142,6 +142,13 @@ class Countdown(Task):
         """By the rules, as `score` has it: the truth is only the first of many right answers."""
         return bool(_check(inputs[None], outputs[None])[0])
 
+    def verdict(self, inputs: np.ndarray, outputs: np.ndarray, truth: str | None) -> str:
+        """Return whether the steps reach the target, or which step fails, or that whole numbers cannot reach it."""
+        if self.is_right(inputs, outputs, truth):
+            return "right"
+        fault = solution_fault(*self._given(inputs), self.answer(outputs))
+        return f"wrong: {fault}" + ("" if truth is not None else " (no solution exists in whole numbers)")
+
     def render(self, inputs: np.ndarray) -> str:
         numbers, target = self._given(inputs)
         return f"{' '.join(map(str, numbers))} -> {target}"

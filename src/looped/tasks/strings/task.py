@@ -7,7 +7,7 @@ answers for all prefixes of the second string may be targets as well (`answers`)
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
@@ -171,6 +171,12 @@ class StringPairs(Task):
     def solve(self, inputs: np.ndarray) -> str:
         return str(self.reference(*self._pair(inputs)))
 
+    def verdict(self, inputs: np.ndarray, outputs: np.ndarray, truth: str | None) -> str:
+        """Return whether the answer is right, or how far it is off."""
+        if truth is None or self.answer(outputs) == truth:
+            return super().verdict(inputs, outputs, truth)
+        return f"wrong: {self.answer(outputs)} is off by {abs(int(self.answer(outputs)) - int(truth))}"
+
     def unlike_examples(self, inputs: np.ndarray) -> str | None:
         """By the lengths and, up to LONGEST_USUAL, by the number of letters and by the true answer, each alone."""
         first, second = self._pair(inputs)
@@ -311,6 +317,12 @@ class EditDistance(StringPairs):
             for j, b in enumerate(second, 1):
                 row.append(min(row[-1] + insert, above[j] + delete, above[j - 1] + (replace if a != b else 0)))
         return row[-1]
+
+    def verdict(self, inputs: np.ndarray, outputs: np.ndarray, truth: str | None) -> str:
+        """Return whether the answer is right, which costs it counts, and the plain distance with unit costs."""
+        plain = replace(self, insert_cost=1, delete_cost=1, replace_cost=1).reference(*self._pair(inputs))
+        costs = f"insert {self.insert_cost}, delete {self.delete_cost}, replace {self.replace_cost}"
+        return f"{super().verdict(inputs, outputs, truth)} (costs: {costs}; the plain distance is {plain})"
 
     @property
     def _costs(self) -> tuple[int, int, int, int, int]:

@@ -185,6 +185,14 @@ class Sudoku(Task):
     def solve(self, inputs: np.ndarray) -> str | None:
         return next(all_solutions(self.render(inputs)), None)
 
+    def verdict(self, inputs: np.ndarray, outputs: np.ndarray, truth: str | None) -> str:
+        """Return whether the board is solved, or how many of its open cells are wrong."""
+        if truth is None or self.is_right(inputs, outputs, truth):
+            return super().verdict(inputs, outputs, truth)
+        solution = np.array([int(digit) for digit in truth])
+        is_open = inputs == 0
+        return f"wrong: {np.count_nonzero((outputs != solution) & is_open)} of {np.count_nonzero(is_open)} open cells"
+
     def verify(self, example: dict[str, Any]) -> None:
         puzzle, stated = typed_fields(example, puzzle=str, solution=str)
         require(self.render(self.parse(puzzle)) == puzzle, f"expected digits in one line, got {puzzle!r}")

@@ -1,0 +1,78 @@
+"""`looped eval RUN`."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from looped.cli.args import AnyRun, parse, show
+from looped.cli.progress import Bar
+from looped.utils.errors import require
+from looped.utils.text import plural
+from looped.utils.types import Device, Split
+
+
+@dataclass(frozen=True)
+class EvalCommand:
+    """Evaluate a trained run on held-out examples, or on examples that it was trained on."""
+
+    run: AnyRun
+    loops: tuple[int, ...] = ()
+    """loop counts to evaluate at (none given: the trained number)"""
+    split: Split = "test"
+    """which examples (train: those that the run has seen)"""
+    size: int | None = None
+    """number of examples, at most a million (None: 1000; for text, all)"""
+    sets: bool = False
+    """evaluate on the task's further test sets, such as Sudoku by difficulty"""
+    device: Device = "auto"
+    """device to compute on"""
+    json: bool = False
+    """print one JSON object"""
+
+
+def evaluate(arguments: list[str]) -> None:
+    """Evaluate a run and print a table."""
+    command = parse(EvalCommand, arguments, "looped eval")
+    require(not command.sets or command.split != "train", "expected --sets or --split train, got both")
+
+    from looped.inference import load
+    from looped.models.engines import choose_device
+    from looped.training import evaluation
+    from looped.training.schedules import trained_size
+
+    run = load(command.run, choose_device(command.device))
+    sets = run.task.test_sets() if command.sets else {}
+    require(bool(sets) or not command.sets, f"{run.task.name} has no further test sets")
+    reports = {}
+    for name, task in (sets or {"": run.task}).items():
+        config, options = replace(run.config, task=task), (command.size, command.loops or None)
+        with Bar() as progress:
+            if command.split == "train":
+                reports[name] = evaluation.evaluate_trained(run.model, config, run.step, *options, progress=progress)
+            else:
+                reports[name] = evaluation.evaluate(
+                    run.model, task, command.split, *options, example_size=trained_size(config), progress=progress
+                )
+    for report in reports.values():
+        report["step"] = run.step
+    num_steps = run.config.train.num_steps
+    # The run is unfinished, or its last checkpoint is damaged.
+    warning = f"measured at step {run.step} of {num_steps}\n" if run.step < num_steps else ""
+    text = "\n\n".join(_table(report, name) for name, report in reports.items())
+    show({"sets": reports} if sets else reports[""], warning + text, as_json=command.json)
+
+
+def _table(report: dict[str, Any], name: str) -> str:
+    """Return an evaluation as a small table."""
+    metric, title = report["metric"], f"{report['task']}, {name}" if name else report["task"]
+    width = max(10, len(metric))
+    lines = [
+        f"{title}: {report['size']} {report['split']} examples, trained with {plural(report['trained_loops'], 'loop')}",
+        f"{'loops':>6}  {metric:>{width}}  95 % interval",
+    ]
+    for row in report["rows"]:
+        if math.isfinite(row[metric]):
+            lines.append(f"{row['loops']:>6}  {row[metric]:>{width}.4f}  {row['low']:.4f} to {row['high']:.4f}")
+        else:
+            lines.append(f"{row['loops']:>6}  the outputs overflow: no {metric}")
+    return "\n".join([*lines, f"best constant answer: {report['baseline']:.4f}"])

@@ -1,0 +1,101 @@
+"""`looped train TASK`."""
+
+import sys
+from dataclasses import field, make_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from looped.cli.args import JSON_HELP, expand_train_flags, leading_name, parse, peek, show
+from looped.utils.text import duration
+
+if TYPE_CHECKING:
+    from looped.config import RunConfig
+
+_RECIPE_HELP = (
+    "starting values of all other flags: the paper's settings, the fastest to learn, dense (an answer for every "
+    "prefix; string tasks only), or a laptop's size"
+)
+_OUT_HELP = (
+    "the run's folder (None: runs/ and a name made from the settings). The same command resumes a stopped run. To train "
+    "a finished run for more steps, name it in --train.continue-from, raise --train.num-steps and choose a new folder"
+)
+
+
+def train(arguments: list[str]) -> None:
+    """Train a model, or resume its training."""
+    from looped.config import ModelConfig, RunConfig, TrainConfig
+    from looped.recipes import recipes_for
+    from looped.tasks import TASKS, task_class
+
+    # The defaults depend on the task's recipe, so help on the flags needs a task.
+    name, rest = leading_name(arguments, "task", TASKS, "looped train TASK --help")
+    rest = expand_train_flags(rest)
+    chosen = peek(rest, "--recipe") or _fitting_recipe(rest)
+    start = _starting_config(chosen, name, rest)
+    fields: list[Any] = [
+        ("recipe", Annotated[Literal[recipes_for(name)], tyro.conf.arg(help=_RECIPE_HELP)], field(default=chosen)),
+        ("task", task_class(name), field(default=start.task)),
+        ("model", ModelConfig, field(default=start.model)),
+        ("train", TrainConfig, field(default=start.train)),
+        ("seed", Annotated[int, tyro.conf.arg(help="seed of the weights and of the data")], field(default=0)),
+        ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT_HELP)], field(default=None)),
+        ("json", Annotated[bool, tyro.conf.arg(help=JSON_HELP)], field(default=False)),
+    ]
+    parsed: Any = parse(make_dataclass("TrainCommand", fields, frozen=True), rest, f"looped train {name}")
+    config = RunConfig(parsed.task, parsed.model, parsed.train, parsed.seed)
+
+    from looped import training
+    from looped.serde import encode
+
+    print(f"looped: recipe {parsed.recipe}: {_summary(config)}", file=sys.stderr)
+    interrupted = None
+    try:
+        result = training.train(config, parsed.out)
+    except training.Interrupted as stop:
+        interrupted, result = stop, stop.result
+    text = (
+        f"{config.task.metric} {result.validation:.3f} on validation data after {result.samples:,} samples, "
+        f"{result.seconds:.0f} s"
+        if result.finished
+        else f"stopped at step {result.step} of {result.num_steps}; the same command resumes it"
+    )
+    show(encode(result), f"{result.folder}: {text}", as_json=parsed.json)
+    if interrupted is not None:
+        raise interrupted  # so that a script does not go on as after a success
+
+
+def _starting_config(recipe_name: str, task: str, arguments: list[str]) -> "RunConfig":
+    """Return the recipe's config, without choices that a fixed schedule on the command line leaves unused."""
+    from looped.recipes import recipe
+
+    config = recipe(recipe_name, task, peek(arguments, "--model.block") or "looped")
+    unused: dict[str, Any] = {}
+    for what in ("loop", "size"):
+        if peek(arguments, f"--train.curriculum.{what}-schedule") == "fixed":
+            unused |= {f"{what}_schedule": "fixed", f"{what}_choices": ()}
+    return replace(config, train=config.train.override(**unused))
+
+
+def _fitting_recipe(arguments: list[str]) -> str:
+    """Return the default recipe: `fast` needs a GPU, `laptop` does not."""
+    if any(flag in ("-h", "--help") for flag in arguments):
+        return "fast"  # the same help on every machine, and without waiting for torch
+
+    from looped.models.engines import choose_device
+
+    wanted = peek(arguments, "--train.runtime.device")
+    return "laptop" if wanted == "cpu" or choose_device("auto").type == "cpu" else "fast"
+
+
+def _summary(config: "RunConfig") -> str:
+    """Return the main settings of a run and, on a CPU, an estimate of its time."""
+    from looped.models.engines import choose_device
+    from looped.training.flops import CPU_FLOPS_PER_SECOND, estimated_flops
+
+    train, model = config.train, config.model
+    text = f"{config.task.label}, {model.block} model, {train.num_steps:,} steps of {train.batch_size}"
+    if choose_device(train.runtime.device).type == "cpu":
+        text += f", about {duration(estimated_flops(config) / CPU_FLOPS_PER_SECOND)} on one CPU core"
+    return text
