@@ -40,7 +40,7 @@ def test_the_warning_says_how_long_the_numbers_are_how_far_off_the_model_is_and_
     assert off is not None
     assert float(off[1]) == pytest.approx(error_of(model, net), rel=0.01)
     assert float(off[1]) > 0.5
-    assert said.endswith("; at this size modulated, modulated-minimal, modulated-sqrt fit")
+    assert said.endswith("; at this size modulated, modulated-minimal, modulated-sqrt, modulated-sqrt-multiset fit")
 
 
 def test_harmless_rounding_is_told_apart():
@@ -54,7 +54,7 @@ def test_harmless_rounding_is_told_apart():
 @pytest.mark.parametrize(("cells", "message"), [(4, "answers are no numbers"), (5, "has 1,207 binary digits here")])
 def test_a_model_that_could_not_answer_with_numbers_is_refused(cells, message):
     net = theory.approximate(square, 1, 2, cells, "lean-multiset")
-    with pytest.raises(InputError, match=f"{message}.*at this size modulated, modulated-minimal, modulated-sqrt fit"):
+    with pytest.raises(InputError, match=f"{message}.*at this size modulated, modulated-minimal, modulated-sqrt.* fit"):
         looped.from_theory(net)
 
 

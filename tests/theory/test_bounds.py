@@ -112,7 +112,7 @@ def test_measured_error_is_below_the_bound(variant, name, representative):
             bound = net.bound(p)
             assert bound.certified
             assert bound.holds, (dim, tokens, cells, p, bound)
-            served = tokens <= 2 or variant in ("modulated-minimal", "lean-multiset")
+            served = tokens <= 2 or variant in ("modulated-minimal", "lean-multiset", "modulated-sqrt-multiset")
             assert (bound.terms["duplicates"] == 0) == served
 
 
@@ -289,7 +289,7 @@ def test_loops_for_an_error_are_the_fewest(variant, error):
     for cells in range(2, 80):
         slope = sqrt(2) / (2 * cells)  # the middle of a cell is that far from its corners
         for q in range(1, 30):
-            if variant in ("lean-stream", "lean-horner", "lean-multiset", "modulated-sqrt"):
+            if theory.CONSTRUCTIONS[variant].streams:
                 code = sqrt(2) / 2**q
             elif variant == "paper":
                 code = sqrt(2) / 2 * max(1 / cells, (cells - 1) / (2 * cells + 2) * 2 / cells)

@@ -49,8 +49,8 @@ class Report:
         kind = "upper bounds of the moduli" if self.certified else "estimated moduli: indicative only"
         lines = [
             f"{self.function} on [0,1]^({self.dim} x {self.tokens}), {self.cells} cells per axis, {self.variant}",
-            f"size      {size.dims} rows, {size.heads} head{'s' * (size.heads != 1)}, width {size.width}, {size.loops:,} loops, "
-            f"{size.parameters:,} numbers, longest {size.max_bits:,} bits",
+            f"size      {size.dims} rows, {size.heads} head{'s' * (size.heads != 1)}, width {size.width}, "
+            f"{size.loops:,} loops, {size.parameters:,} numbers, longest {size.max_bits:,} bits",
             f"bound     {self.bound_total:.4g} in L^{self.p:g} ({kind})",
             *(f"            {name:<12}{value:.4g}" for name, value in self.terms.items()),
             f"paper's   {sum(self.printed.values()):.4g} with the constants of its O-terms set to 1",
