@@ -38,7 +38,7 @@ def curve(engine: str, seed: int, folder: Path) -> list[float]:
         config,
         task=replace(config.task, **shape),
         model=replace(config.model, block="modulated", num_loops=4 if small else 20),
-        train=replace(config.train, **settings),
+        train=config.train.override(**settings),
         seed=seed,
     )
     train(config, folder, quiet=True)

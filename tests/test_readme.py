@@ -10,7 +10,7 @@ from looped.cli.main import main
 from tests.paths import ROOT
 
 README = (ROOT / "README.md").read_text()
-TINY = ["--train.num-steps", "3", "--train.batch-size", "4", "--train.eval-size", "10", "--train.device", "cpu"]
+TINY = ["--train.num-steps", "3", "--train.batch-size", "4", "--train.eval-size", "10", "--train.runtime.device", "cpu"]
 
 
 def blocks(language: str) -> list[str]:

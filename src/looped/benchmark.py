@@ -16,11 +16,10 @@ from torch import Tensor
 
 from looped.config import ModelConfig, TrainConfig
 from looped.models import LoopModel, build_model
-from looped.models.engines import choose_device, set_engine
+from looped.models.engines import choose_device, describe_device, set_engine
 from looped.tasks import Spec
 from looped.training.loss import TensorBatch, loop_loss
 from looped.training.step import Stepper
-from looped.training.trainer import hardware
 from looped.utils.errors import require_one_of
 from looped.utils.types import Device, Engine
 
@@ -176,7 +175,7 @@ def _train_row(
     config: ModelConfig, spec: Spec, batch: int, engine: Engine, device: torch.device, remat: int = 0
 ) -> dict[str, Any]:
     _forget_memory(device)
-    train = TrainConfig(batch_size=batch, engine=engine, learning_rate=1e-4, remat=remat)
+    train = TrainConfig().override(batch_size=batch, engine=engine, learning_rate=1e-4, remat=remat)
     error = gradient_error(config, spec, engine, device)
     model = _opened(config, spec).to(device)
     data = _batch(spec, batch, device)
@@ -285,4 +284,8 @@ def _peak_gib(device: torch.device) -> float | None:
 def machine(device: Device = "auto") -> dict[str, Any]:
     """What the rows were measured on."""
     place = choose_device(device)
-    return {"hardware": hardware(place), "torch": torch.__version__, "matrix_tflops": round(matrix_rate(place), 3)}
+    return {
+        "hardware": describe_device(place),
+        "torch": torch.__version__,
+        "matrix_tflops": round(matrix_rate(place), 3),
+    }

@@ -1,274 +1,365 @@
-"""Every knob of a run as a frozen dataclass, its JSON form and the key that names its folder. No torch here.
+"""Every setting of a run as frozen dataclasses, and the key that names a run's folder. Needs no torch.
 
-Values are checked when they are built and never changed afterwards. The string under a field is its help text.
+A run is defined by its task, its model, its training settings and its seed. Only `TrainConfig.runtime` is not part of
+that identity: it says how to carry a run out. Values are checked when a config is built. The string under a field is
+its help text on the command line.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import lru_cache
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
-from looped.tasks import Task, task_class
+from looped.serde import by_path, check_fields, decode, encode
+from looped.tasks import Task, decode_task, encode_task
 from looped.tasks.base import MAX_INDEX
-from looped.utils.errors import InputError, check_fields, require, unknown
-from looped.utils.types import Device, WantedEngine
+from looped.utils.errors import InputError, closest, require
+from looped.utils.types import Device, EngineChoice
 
-MAX_CHOICES = 8
-# Conditionings that learn a row for each loop on its own, where the others make it from the loop's time or have none.
+MAX_LOOP_CHOICES = 8
+MAX_SIZE_CHOICES = 16
+MAX_THREADS = 1024  # OpenMP crashes the process if it cannot start that many
+# These conditionings learn one row per loop, so they have no row for loops beyond the trained ones.
 FREE_TABLES = ("table", "eta")
-MAX_THREADS = 1024  # more than a machine has cores; many more it would refuse, and not in our words
 
 
-def _volatile(default: Any) -> Any:
-    """A field that says how a run is carried out, not what it computes: it is no part of the run's identity."""
-    return field(default=default, metadata={"volatile": True})
+def _require_field(condition: bool, name: str, expected: str, value: object) -> None:
+    """Raise InputError, which names the field, unless the condition holds."""
+    if not condition:
+        raise InputError(f"{name}: expected {expected}, got {value}", field=name)
 
 
 def _require_finite(config: Any) -> None:
-    """No rate is infinite, and JSON, which the config is stored as, has no word for it."""
     for name, value in vars(config).items():
-        require(not isinstance(value, float) or math.isfinite(value), f"{name} must be finite, got {value}")
+        _require_field(not isinstance(value, float) or math.isfinite(value), name, "a finite number", value)
 
 
 def _require_positive(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        require(value is None or value > 0, f"{name} must be positive, got {value}")
+        _require_field(value is None or value > 0, name, "a positive number", value)
+
+
+def _require_not_negative(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        _require_field(value >= 0, name, "a number of at least 0", value)
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The model between its two ends (paper, Sections 2 and 4.2)."""
+    """The model between its embedding and its head (paper, Sections 2 and 4.2)."""
 
     block: Literal["standard", "looped", "modulated"] = "looped"
-    """standard: untied layers, applied once; looped: tied layers; modulated: tied layers scaled per loop (TMLT)"""
+    """standard: untied layers, applied once (the paper's TF); looped: tied layers, applied num_loops times; modulated:
+    looped, with scales and gates computed from the loop index (the paper's timestep encoding)"""
     dim: int = 256
     """width of the state, d"""
     num_heads: int = 4
-    """attention heads; must divide the width"""
+    """attention heads; must divide dim"""
     num_layers: int = 1
-    """layers in the stack that is looped (or, for a standard model, in all)"""
+    """layers in the looped stack (in a standard model: all layers)"""
     num_loops: int = 1
-    """times the stack is applied in training, r"""
+    """number of times the stack is applied in training, r"""
     ff_dim: int | None = None
-    """width of the feed-forward layer (None: 4 times the width)"""
+    """width of the feed-forward layer (None: 4 times dim)"""
     injection: Literal["none", "add", "concat"] = "none"
-    """how the input embedding e enters: x0 = e; or x + e in every loop; or a learned map of (x, e) in every loop"""
+    """how the input embedding e enters a loop: only at the start; as x + e; or as a learned map of (x, e)"""
     conditioning: Literal[
         "auto", "none", "timestep", "static", "table", "eta", "additive", "scale", "gate", "shift"
     ] = "auto"
-    """what a modulated block is scaled by (auto: timestep for modulated, none otherwise)"""
-    modulation_start: Literal["exact", "random"] = "exact"
-    """of what is made from t: 1 for scales and 0 for gates, exactly; or the last matrix drawn like any other"""
-    beyond: Literal["extend", "clamp", "rescale"] = "extend"
-    """time of loop t when more loops are run than trained: t, the last trained t, or t times trained / run"""
+    """how a modulated block depends on the loop index (auto: timestep if modulated, otherwise none)"""
+    modulation_init: Literal["exact", "random"] = "exact"
+    """initialisation of the timestep modulation: exactly scale 1 and gate 0, or a random last layer"""
+    extrapolation: Literal["extend", "clamp", "rescale"] = "extend"
+    """loop index t beyond the trained loops: t itself, the last trained t, or t * trained loops / run loops"""
     positions: Literal["none", "learned", "sinusoidal", "rotary", "coordinates"] = "learned"
-    """position signal: added to the embedding, or rotary in the attention, or embeddings of the task's coordinates"""
+    """position encoding: added to the embedding, rotary in the attention, or embeddings of the task's coordinates"""
     activation: Literal["gelu", "relu", "silu"] = "gelu"
     """activation of the feed-forward layer"""
     attention: Literal["task", "causal", "full"] = "task"
-    """mask of the attention (task: as the task says)"""
-    ends: Literal["task", "shared", "apart"] = "task"
-    """one table of tokens for the first and the last step, or one for each (task: as the task says)"""
-    selection: Literal["softmax", "hardmax"] = "softmax"
-    """weights of the attention: the usual ones, or equal ones on the largest scores alone, as in the theory"""
+    """attention mask (task: the task decides)"""
+    tie_embeddings: Literal["task", "yes", "no"] = "task"
+    """use one token table for the embedding and the head (task: the task decides)"""
+    attention_weights: Literal["softmax", "hardmax"] = "softmax"
+    """softmax, or hardmax as in the theory: equal weights on the largest scores"""
     norm: Literal["rms", "query-key", "none"] = "rms"
-    """normalisation in front of attention, feed-forward layer and read-out; or of queries, keys and read-out alone"""
+    """RMS norm before attention, feed-forward layer and head; or of queries, keys and before the head only"""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
-    """of the products; under bfloat16, weights stay in float32 and the state in float32 or 24 bits of it"""
+    """precision of the matmuls; with bfloat16, weights stay in float32 and the state in float32 or 24 bits of it"""
 
     def __post_init__(self) -> None:
         check_fields(self)
         _require_positive(self, "dim", "num_heads", "num_layers", "num_loops", "ff_dim")
-        require(
-            self.dim % self.num_heads == 0,
-            f"num_heads must divide dim: expected a divisor of {self.dim}, got {self.num_heads}",
-        )
-        require(self.dim % 2 == 0, f"dim must be even (sines and cosines come in pairs), got {self.dim}")
-        require(
+        _require_field(self.dim % self.num_heads == 0, "num_heads", f"a divisor of dim = {self.dim}", self.num_heads)
+        _require_field(self.dim % 2 == 0, "dim", "an even number (sines and cosines come in pairs)", self.dim)
+        _require_field(
             self.positions != "rotary" or (self.dim // self.num_heads) % 2 == 0,
-            f"rotary positions need an even head size, got {self.dim} / {self.num_heads}",
-        )
-        require(
+            "positions", "an even head size for rotary positions", f"{self.dim} / {self.num_heads}",
+        )  # fmt: skip
+        _require_field(
             self.block != "standard" or self.num_loops == 1,
-            f"a standard model applies its layers once: expected num_loops 1, got {self.num_loops}",
-        )
-        require(
+            "num_loops", "1, because a standard model applies its layers once", self.num_loops,
+        )  # fmt: skip
+        _require_field(
             self.block == "modulated" or self.conditioning in ("auto", "none"),
-            f"conditioning {self.conditioning!r} needs block 'modulated', got {self.block!r}",
-        )
-        require(
-            self.modulation_start == "exact" or self.resolved_conditioning in ("timestep", "scale", "gate", "shift"),
-            f"modulation_start 'random' needs a conditioning made from t, got {self.resolved_conditioning!r}",
-        )
+            "conditioning", f"none or auto with block {self.block!r}", repr(self.conditioning),
+        )  # fmt: skip
+        _require_field(
+            self.modulation_init == "exact" or self.resolved_conditioning in ("timestep", "scale", "gate", "shift"),
+            "modulation_init", f"exact with conditioning {self.resolved_conditioning!r}", repr(self.modulation_init),
+        )  # fmt: skip
 
     @property
     def resolved_conditioning(self) -> str:
+        """Return the conditioning with `auto` resolved."""
         if self.conditioning != "auto":
             return self.conditioning
         return "timestep" if self.block == "modulated" else "none"
 
     @property
     def resolved_ff_dim(self) -> int:
+        """Return the width of the feed-forward layer with its default resolved."""
         return 4 * self.dim if self.ff_dim is None else self.ff_dim
 
-    def is_causal(self, task: bool) -> bool:
-        """Whether the attention looks back alone, where the task says so or not."""
-        return task if self.attention == "task" else self.attention == "causal"
+    def is_causal(self, task_is_causal: bool) -> bool:
+        """Return whether attention is causal, given what the task asks for."""
+        return task_is_causal if self.attention == "task" else self.attention == "causal"
 
-    def has_time_for(self, num_loops: int) -> bool:
-        """Whether so many loops can be run: a free table has rows for the trained ones alone."""
+    def supports_loops(self, num_loops: int) -> bool:
+        """Return whether the model can run `num_loops` loops: a free table has rows for the trained loops only."""
         free = self.resolved_conditioning in FREE_TABLES
-        return num_loops <= self.num_loops or not free or self.beyond != "extend"
+        return num_loops <= self.num_loops or not free or self.extrapolation != "extend"
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Optimizer, gradient clipping and weight averaging."""
+
+    kind: Literal["adamw", "muon"] = "adamw"
+    """adamw for all parameters, or muon for the block's matrices and adamw for the rest"""
+    learning_rate: float = 1e-4
+    """peak learning rate of AdamW"""
+    beta1: float = 0.9
+    """AdamW's decay of the first moment"""
+    beta2: float = 0.999
+    """AdamW's decay of the second moment"""
+    weight_decay: float = 0.01
+    """AdamW's decoupled weight decay, applied to matrices only"""
+    muon_learning_rate: float = 0.02
+    """peak learning rate of Muon"""
+    muon_momentum: float = 0.95
+    """momentum of Muon"""
+    muon_weight_decay: float = 0.0
+    """decoupled weight decay of Muon's matrices"""
+    clip_norm: float | None = 1.0
+    """largest gradient norm (None: no clipping)"""
+    spike_factor: float | None = None
+    """skip a step whose gradient norm exceeds this many times the usual norm (None: never skip)"""
+    growth_limit: float | None = None
+    """limit how much an example's gradient may grow from the last loop back to the first, as a multiple of the batch's
+    typical growth (None: no limit)"""
+    ema_decay: float | None = None
+    """decay of an exponential moving average of the weights, which is then evaluated (None: no average)"""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _require_finite(self)
+        _require_positive(self, "learning_rate", "muon_learning_rate", "clip_norm")
+        _require_not_negative(self, "weight_decay", "muon_weight_decay")
+        for name in ("beta1", "beta2", "muon_momentum", "ema_decay"):
+            value = getattr(self, name)
+            _require_field(value is None or 0 <= value < 1, name, "a number in [0, 1)", value)
+        for name in ("spike_factor", "growth_limit"):
+            value = getattr(self, name)
+            _require_field(value is None or value > 1, name, "a number above 1", value)
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """Learning-rate schedule, as fractions of the peak rates."""
+
+    kind: Literal["linear", "cosine", "stable"] = "linear"
+    """after warm-up: linear decay, cosine decay, or constant with a linear decay over the last `decay_fraction`"""
+    warmup_steps: int = 5
+    """steps of linear warm-up"""
+    decay_fraction: float = 0.2
+    """fraction of the steps in which the stable schedule decays"""
+    final_fraction: float = 0.0
+    """final learning rate as a fraction of the peak (reached one step after the last)"""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _require_not_negative(self, "warmup_steps")
+        for name in ("decay_fraction", "final_fraction"):
+            value = getattr(self, name)
+            _require_field(0 <= value <= 1, name, "a number in [0, 1]", value)
+
+
+@dataclass(frozen=True)
+class CurriculumConfig:
+    """How the number of loops and the size of the examples change over training."""
+
+    loop_schedule: Literal["fixed", "growing", "random"] = "fixed"
+    """loops per step: num_loops, `loop_choices` in order, or one of them at random"""
+    loop_choices: tuple[int, ...] = ()
+    """loop counts of the growing and random schedules (at most 8)"""
+    size_schedule: Literal["fixed", "growing", "random"] = "fixed"
+    """example size per step: the task's, `size_choices` in order, or one of them at random"""
+    size_choices: tuple[float, ...] = ()
+    """example sizes of the growing and random schedules, as fractions of the task's size (at most 16)"""
+    curriculum_steps: int | None = None
+    """steps until growing schedules reach their last choice (None: half of all steps)"""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _require_positive(self, "curriculum_steps")
+        for what, most in (("loop", MAX_LOOP_CHOICES), ("size", MAX_SIZE_CHOICES)):
+            schedule, choices = getattr(self, f"{what}_schedule"), getattr(self, f"{what}_choices")
+            _require_field(
+                (schedule == "fixed") == (not choices),
+                f"{what}_choices", "values with a growing or random schedule, and none with a fixed one",
+                f"{choices} with {what}_schedule {schedule!r}",
+            )  # fmt: skip
+            _require_field(
+                len(choices) <= most and all(choice > 0 for choice in choices),
+                f"{what}_choices", f"at most {most} positive numbers", choices,
+            )  # fmt: skip
+        _require_field(
+            all(choice <= 1 for choice in self.size_choices),
+            "size_choices", "fractions of the task's size, at most 1", self.size_choices,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """How a run is carried out. Nothing here changes what is computed, so none of it is part of a run's identity."""
+
+    eval_every: int = 1000
+    """steps between evaluations on validation data"""
+    eval_size: int = 1000
+    """number of validation examples"""
+    checkpoint_every: int = 1000
+    """steps between checkpoints"""
+    log_every: int = 50
+    """steps between log lines"""
+    max_minutes: float | None = None
+    """stop with a checkpoint after this many minutes (None: no limit); the same command resumes the run"""
+    device: Device = "auto"
+    """device to train on"""
+    engine: EngineChoice = "auto"
+    """plain PyTorch, compiled sublayers, or fused kernels (auto: fused on a GPU if they support the model)"""
+    remat: int = 0
+    """keep only every n-th loop's state for the backward pass and recompute the others (0: keep all)"""
+    num_threads: int | None = None
+    """CPU threads of PyTorch (None: PyTorch's choice)"""
+    num_workers: int | None = None
+    """background threads that prepare batches (None: one per two PyTorch threads, at most eight)"""
+    track: Literal["none", "tensorboard", "wandb"] = "none"
+    """also send the log to TensorBoard (in the run's folder) or Weights & Biases"""
+    max_file_bytes: int = 5_000_000_000
+    """split a checkpoint file above this size into several files with an index"""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _require_finite(self)
+        _require_positive(
+            self, "eval_every", "eval_size", "checkpoint_every", "log_every", "max_minutes", "num_threads",
+            "num_workers", "max_file_bytes",
+        )  # fmt: skip
+        _require_not_negative(self, "remat")
+        for name in ("num_threads", "num_workers"):
+            value = getattr(self, name)
+            _require_field(value is None or value <= MAX_THREADS, name, f"at most {MAX_THREADS}", value)
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How the weights are found. Everything is counted in steps, never in time."""
+    """How a model is trained. Everything is counted in steps, never in time."""
 
     num_steps: int = 10_000
     """optimizer steps"""
     batch_size: int = 64
     """examples per step"""
     num_examples: int | None = None
-    """size of a fixed training set, visited in a seeded permutation per epoch (None: an endless stream)"""
+    """size of a fixed training set, visited in a new seeded order every epoch (None: an endless stream)"""
     accumulation: int = 1
-    """parts a batch is cut into, to save memory; the gradient stays the batch's (with growth_limit, which compares the
-    examples of a part, nearly)"""
-
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """adamw for all, or muon for the block's matrices and adamw for the rest"""
-    learning_rate: float = 1e-4
-    """peak rate of adamw"""
-    beta1: float = 0.9
-    """adamw's first moment decay"""
-    beta2: float = 0.999
-    """adamw's second moment decay"""
-    weight_decay: float = 0.01
-    """adamw's decoupled weight decay, on matrices only"""
-    muon_learning_rate: float = 0.02
-    """peak rate of muon"""
-    muon_momentum: float = 0.95
-    """momentum of muon"""
-    muon_weight_decay: float = 0.0
-    """decoupled weight decay of muon's matrices"""
-    schedule: Literal["linear", "cosine", "stable"] = "linear"
-    """after warm-up: linear decay, cosine decay, or stable and then a linear decay over the last `decay_share`"""
-    warmup_steps: int = 5
-    """steps of linear warm-up"""
-    decay_share: float = 0.2
-    """share of the steps in which the stable schedule decays"""
-    final_rate: float = 0.0
-    """rate that the steps end towards, as a share of the peak: one more would have it"""
-    clip_norm: float | None = 1.0
-    """largest norm of the gradient (None: any)"""
-    spike_factor: float | None = None
-    """pass over a step whose gradient is more than this many times as long as usual (None: pass over none)"""
-    growth_limit: float | None = None
-    """let no example's gradient grow, from the last loop back, to more than this many times what its batch's usually
-    grow to (None: no limit)"""
-    ema_decay: float | None = None
-    """decay of an exponential moving average of the weights, which is then what is evaluated (None: no average)"""
-
+    """number of parts a batch is split into to save memory; the gradient is the whole batch's (nearly so with
+    growth_limit, which compares the examples of one part)"""
     supervision: Literal["last", "mean", "sum"] = "last"
     """loss on the last loop, or the mean or sum over loops"""
     supervised_loops: int | None = None
-    """with mean or sum: the number of last loops that count (None: all)"""
+    """with mean or sum: number of last loops in the loss (None: all)"""
     backprop_loops: int | None = None
-    """truncated backpropagation: loops, counted from the last, that get a gradient (None: all)"""
-    loop_schedule: Literal["fixed", "growing", "random"] = "fixed"
-    """loops per step: num_loops, or `loop_choices` in order, or one of them at random"""
-    loop_choices: tuple[int, ...] = ()
-    """loop counts of the growing and random schedules (at most 8)"""
-    size_schedule: Literal["fixed", "growing", "random"] = "fixed"
-    """example size per step: the task's, or `size_choices` in order, or one of them at random"""
-    size_choices: tuple[float, ...] = ()
-    """example sizes of the growing and random schedules, as shares of the task's size (at most 16)"""
-    curriculum_steps: int | None = None
-    """steps over which growing schedules reach their last choice (None: half of all)"""
+    """truncated backpropagation: number of last loops with a gradient (None: all)"""
     init_from: str | None = None
-    """folder of a run, or name of a shipped model, whose weights this one starts from (None: fresh ones)"""
-
-    eval_every: int = _volatile(1000)
-    """steps between evaluations on validation data"""
-    eval_size: int = _volatile(1000)
-    """examples of an evaluation"""
-    checkpoint_every: int = _volatile(1000)
-    """steps between checkpoints"""
-    log_every: int = _volatile(50)
-    """steps between lines of the log"""
-    max_minutes: float | None = _volatile(None)
-    """stop cleanly after this long, with a checkpoint (None: never); the schedule stays and the run can be resumed"""
-    device: Device = _volatile("auto")
-    """where to compute"""
-    engine: WantedEngine = _volatile("auto")
-    """plain PyTorch, compiled sublayers, or fused kernels (auto: fused on a GPU where they cover the model)"""
-    remat: int = _volatile(0)
-    """loops between states that are kept for the backward pass, the rest being computed again (0: keep all)"""
-    num_threads: int | None = _volatile(None)
-    """CPU threads of PyTorch (None: its own choice)"""
-    num_workers: int | None = _volatile(None)
-    """background threads that prepare batches (None: one per two of PyTorch's threads, at most eight)"""
-    track: Literal["none", "tensorboard", "wandb"] = _volatile("none")
-    """also send the log to TensorBoard (in the run's folder) or Weights & Biases"""
+    """run folder or shipped model to take the initial weights from (None: random weights)"""
+    continue_from: str | None = None
+    """finished run to continue for more steps: takes over its weights, optimizer state and step, so that only the
+    steps up to num_steps are trained (None: start at step 0)"""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _require_finite(self)
         _require_positive(
-            self, "num_steps", "batch_size", "num_examples", "accumulation", "learning_rate", "muon_learning_rate",
-            "clip_norm", "supervised_loops", "backprop_loops", "curriculum_steps", "eval_every", "eval_size",
-            "checkpoint_every", "log_every", "max_minutes", "num_threads", "num_workers",
-        )  # fmt: skip
-        for name in ("num_threads", "num_workers"):
-            value = getattr(self, name)
-            require(value is None or value <= MAX_THREADS, f"{name} must be at most {MAX_THREADS}, got {value}")
-        seen = self.num_steps * self.batch_size  # examples are asked for by their numbers
-        for name, count in (("num_steps x batch_size", seen), ("num_examples", self.num_examples or 0)):
-            require(count <= MAX_INDEX, f"{name} must be at most {MAX_INDEX}, got {count}")
-        require(
+            self, "num_steps", "batch_size", "num_examples", "accumulation", "supervised_loops", "backprop_loops"
+        )
+        examples_seen = self.num_steps * self.batch_size
+        for name, count in (("num_steps x batch_size", examples_seen), ("num_examples", self.num_examples or 0)):
+            _require_field(count <= MAX_INDEX, name, f"at most {MAX_INDEX}", count)
+        _require_field(
             self.batch_size % self.accumulation == 0,
-            f"accumulation must divide batch_size: expected a divisor of {self.batch_size}, got {self.accumulation}",
-        )
-        for name in ("warmup_steps", "weight_decay", "muon_weight_decay", "remat"):
-            value = getattr(self, name)
-            require(value >= 0, f"{name} must not be negative, got {value}")
-        for name in ("beta1", "beta2", "muon_momentum", "ema_decay"):
-            value = getattr(self, name)
-            require(value is None or 0 <= value < 1, f"{name} must be in [0, 1), got {value}")
-        for name in ("spike_factor", "growth_limit"):
-            value = getattr(self, name)
-            require(value is None or value > 1, f"{name} must exceed 1, got {value}")
-        for name in ("decay_share", "final_rate"):
-            value = getattr(self, name)
-            require(0 <= value <= 1, f"{name} must be in [0, 1], got {value}")
-        require(
+            "accumulation", f"a divisor of batch_size = {self.batch_size}", self.accumulation,
+        )  # fmt: skip
+        _require_field(
             self.supervision != "last" or self.supervised_loops is None,
-            "supervised_loops needs supervision 'mean' or 'sum', got 'last'",
-        )
-        for what, most in (("loop", MAX_CHOICES), ("size", 2 * MAX_CHOICES)):
-            schedule, choices = getattr(self, f"{what}_schedule"), getattr(self, f"{what}_choices")
-            require(
-                (schedule == "fixed") == (not choices),
-                f"{what}_choices go with {what}_schedule 'growing' or 'random', got {choices} with {schedule!r}",
-            )
-            require(
-                len(choices) <= most and all(choice > 0 for choice in choices),
-                f"{what}_choices must be at most {most} positive numbers, got {choices}",
-            )
-        require(
-            all(choice <= 1 for choice in self.size_choices),
-            f"size_choices are shares of the task's size, at most 1, got {self.size_choices}",
-        )
+            "supervised_loops", "none with supervision 'last'", self.supervised_loops,
+        )  # fmt: skip
+        _require_field(
+            self.init_from is None or self.continue_from is None,
+            "continue_from", "none with init_from", repr(self.continue_from),
+        )  # fmt: skip
+
+    def override(self, **values: Any) -> "TrainConfig":
+        """Return a copy with some settings changed. Settings of the groups are named directly: `learning_rate=1e-3`.
+
+        `optimizer` and `schedule` also take the name of their kind, such as `optimizer="muon"`.
+        """
+        groups: dict[str, dict[str, Any]] = {}
+        own: dict[str, Any] = {}
+        for name, value in values.items():
+            if name in ("optimizer", "schedule") and isinstance(value, str):
+                groups.setdefault(name, {})["kind"] = value
+            elif name in GROUP_OF:
+                groups.setdefault(GROUP_OF[name], {})[name] = value
+            elif name in _TRAIN_FIELDS:
+                own[name] = value
+            else:
+                known = (*_TRAIN_FIELDS, *GROUP_OF)
+                raise InputError(f"{name}: unknown training setting{closest(name, known)}", field=name)
+        changed = {group: replace(getattr(self, group), **part) for group, part in groups.items()}
+        return replace(self, **own, **changed)
+
+
+GROUPS: dict[str, type] = {
+    "optimizer": OptimizerConfig,
+    "schedule": ScheduleConfig,
+    "curriculum": CurriculumConfig,
+    "runtime": RuntimeConfig,
+}
+_TRAIN_FIELDS = tuple(each.name for each in fields(TrainConfig))
+# Every setting but `kind` has a name of its own, so it can be given without its group.
+GROUP_OF = {each.name: group for group, cls in GROUPS.items() for each in fields(cls) if each.name != "kind"}
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run: which task, which model, how to train, from which seed. Its content is its identity."""
+    """One run: task, model, training settings and seed. Two runs with equal configs are the same run."""
 
     task: Task
     model: ModelConfig = ModelConfig()
@@ -278,116 +369,80 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(0 <= self.seed < 2**32, f"seed must be in 0..2^32-1, got {self.seed}")
-        standard = self.model.block == "standard"
-        require(
-            not standard or self.train.loop_schedule == "fixed",
-            f"a standard model has no loops to schedule, got loop_schedule {self.train.loop_schedule!r}",
-        )
-        require(
-            all(choice <= self.model.num_loops for choice in self.train.loop_choices),
-            f"loop_choices must not exceed num_loops = {self.model.num_loops}, got {self.train.loop_choices}",
-        )
+        require(0 <= self.seed < 2**32, f"seed: expected an integer in 0..2^32-1, got {self.seed}")
+        curriculum = self.train.curriculum
+        _require_field(
+            self.model.block != "standard" or curriculum.loop_schedule == "fixed",
+            "loop_schedule", "fixed, because a standard model has no loops", repr(curriculum.loop_schedule),
+        )  # fmt: skip
+        _require_field(
+            all(choice <= self.model.num_loops for choice in curriculum.loop_choices),
+            "loop_choices", f"at most num_loops = {self.model.num_loops}", curriculum.loop_choices,
+        )  # fmt: skip
 
     @property
     def key(self) -> str:
-        """A short hash of the fields that differ from their defaults and define the run."""
-        text = json.dumps(_different(self), sort_keys=True)
+        """Return a short hash of the settings that differ from their defaults and define the run.
+
+        A new setting with a default therefore leaves the keys of older runs unchanged.
+        """
+        text = json.dumps(_changed_fields(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     @property
     def folder_name(self) -> str:
+        """Return the default name of the run's folder."""
         return f"{self.task.name}-{self.model.block}-{self.key}"
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, resolved: what `config.json` holds."""
-        return _encode(self)
+        """Return all settings as JSON values: the content of `config.json`."""
+        return {"task": encode_task(self.task), **encode(_WithoutTask(self.model, self.train, self.seed))}
 
     def identity(self) -> dict[str, Any]:
-        """All fields that define the run: two runs are one if these are equal."""
-        return _encode(self, volatile=False)
+        """Return the settings that define the run: all but `train.runtime`."""
+        values = self.to_json()
+        del values["train"]["runtime"]
+        return values
 
     @classmethod
     def from_json(cls, data: Any) -> "RunConfig":
-        """Read back `to_json`; an unknown or ill-typed field is an `InputError` that names it."""
-        require(isinstance(data, dict) and isinstance(data.get("task"), dict), "expected an object with a field 'task'")
-        tagged = dict(data["task"])
-        task = _decode(task_class(str(tagged.pop("name", None))), tagged, "task")
+        """Return the config that `to_json` or `identity` wrote. Raise InputError for an unknown or ill-typed field."""
+        require(isinstance(data, dict) and "task" in data, "expected an object with a field 'task'")
         rest = {key: value for key, value in data.items() if key != "task"}
-        return _decode(cls, rest, "", task=task)
+        return decode(cls, rest, task=decode_task(data["task"]))
+
+
+@dataclass(frozen=True)
+class _WithoutTask:
+    """The part of a `RunConfig` that is encoded by its types; a task is encoded with its name."""
+
+    model: ModelConfig
+    train: TrainConfig
+    seed: int
 
 
 def differences(first: RunConfig, second: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """The fields that define a run and that two disagree in: by path, both values, None where one has no such field."""
-    one, other = _by_path(first), _by_path(second)
+    """Return the defining settings in which two runs differ: path -> both values (None where a run lacks the field)."""
+    one, other = _identity_by_path(first), _identity_by_path(second)
     both = {path: (one.get(path), other.get(path)) for path in {**one, **other}}
-    return {path: (mine, others) for path, (mine, others) in both.items() if mine != others}
+    return {path: pair for path, pair in both.items() if pair[0] != pair[1]}
 
 
 @lru_cache(maxsize=1024)
-def _by_path(config: RunConfig) -> dict[str, Any]:
-    return dict(_flat(config.identity()))
+def _identity_by_path(config: RunConfig) -> dict[str, Any]:
+    return dict(by_path(config.identity()))
 
 
-def _flat(values: dict[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        path = f"{where}.{name}".lstrip(".")
-        yield from _flat(value, path) if isinstance(value, dict) else [(path, value)]
-
-
-def _encode(config: Any, *, volatile: bool = True) -> dict[str, Any]:
-    result: dict[str, Any] = {"name": config.name} if isinstance(config, Task) else {}
-    for each in fields(config):
-        if each.metadata.get("volatile") and not volatile:
-            continue
-        value = getattr(config, each.name)
-        result[each.name] = _encode(value, volatile=volatile) if is_dataclass(value) else value
-    return json.loads(json.dumps(result))
-
-
-def _different(config: Any) -> dict[str, Any]:
-    """The defining fields that do not have their default: a new knob leaves the keys of older runs alone."""
-    result: dict[str, Any] = {"name": config.name} if isinstance(config, Task) else {}
+def _changed_fields(config: Any) -> dict[str, Any]:
+    """Return the defining fields that do not have their default value."""
+    changed: dict[str, Any] = {"name": config.name} if isinstance(config, Task) else {}
     for each in fields(config):
         value = getattr(config, each.name)
-        if each.metadata.get("volatile"):
+        if isinstance(value, RuntimeConfig):
             continue
         if is_dataclass(value):
-            result[each.name] = _different(value)
+            if part := _changed_fields(value):
+                changed[each.name] = part
         elif each.default is MISSING or value != each.default:
-            # Names of folders were made so before 1 and 1.0 were one number from the start.
-            whole = isinstance(value, float) and value.is_integer()
-            result[each.name] = int(value) if whole else value
-    return result
-
-
-def _decode(cls: type, data: dict[str, Any], where: str, **given: Any) -> Any:
-    hints = get_type_hints(cls)
-    known = {each.name for each in fields(cls)}
-    values = dict(given)
-    for name, value in data.items():
-        path = f"{where}.{name}".lstrip(".")
-        if name not in known:
-            raise unknown("field", path, (f"{where}.{each}".lstrip(".") for each in known))
-        values[name] = _convert(hints[name], value, path)
-    return cls(**values)
-
-
-def _convert(annotation: Any, value: Any, path: str) -> Any:
-    """A JSON value as the annotated type."""
-    if get_origin(annotation) in (Union, UnionType):
-        inner = [each for each in get_args(annotation) if each is not type(None)]
-        return None if value is None else _convert(inner[0], value, path)
-    if get_origin(annotation) is Literal:
-        if value not in get_args(annotation):
-            raise unknown(f"value of {path}:", value, map(str, get_args(annotation)))
-        return value
-    if get_origin(annotation) is tuple and isinstance(value, list):
-        return tuple(_convert(get_args(annotation)[0], each, path) for each in value)
-    if is_dataclass(annotation) and isinstance(value, dict):
-        return _decode(annotation, value, path)  # type: ignore[arg-type]
-    if annotation is float and type(value) in (int, float):
-        return float(value)
-    if annotation in (int, bool, str) and type(value) is annotation:
-        return value
-    raise InputError(f"{path} must be {getattr(annotation, '__name__', annotation)}, got {value!r}")
+            changed[each.name] = value
+    return changed

@@ -35,7 +35,7 @@ def test_a_fresh_model_with_closed_gates_adds_its_input_up():
 
 def test_the_modulation_is_that_of_the_papers_formula():
     """TE(t) = W3 SiLU(W4 PE(t) + b4) + b3 and W5 SiLU(TE(t)) + b5, in NumPy."""
-    model = model_of(modulation_start="random")
+    model = model_of(modulation_init="random")
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.stack.conditioner.parameters():

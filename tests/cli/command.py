@@ -5,7 +5,7 @@ from looped.cli.main import main
 TRAIN = [
     "train", "edit-distance", "--recipe", "laptop", "--task.length", "4", "--model.block", "modulated",
     "--model.dim", "16", "--model.num-loops", "3", "--train.num-steps", "6", "--train.batch-size", "8",
-    "--train.eval-size", "20", "--train.device", "cpu",
+    "--train.eval-size", "20", "--train.runtime.device", "cpu",
 ]  # fmt: skip
 
 

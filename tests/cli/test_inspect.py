@@ -16,7 +16,7 @@ from tests.paths import ROOT
 
 KNOBS = [
     "--recipe", "laptop", "--task.length", "4", "--model.dim", "16", "--model.num-loops", "20",
-    "--train.num-steps", "3", "--train.batch-size", "4", "--train.eval-size", "10", "--train.device", "cpu",
+    "--train.num-steps", "3", "--train.batch-size", "4", "--train.eval-size", "10", "--train.runtime.device", "cpu",
 ]  # fmt: skip
 
 
@@ -101,8 +101,8 @@ def test_another_kind_of_picture_is_refused_before_the_work(run, capsys, tmp_pat
 
 
 def test_mistakes_are_one_line(run, capsys, tmp_path):
-    assert "size must be at least 1, got 0" in complaint(capsys, "inspect", run, "--size", "0")
-    assert "num_loops must be at least 1, got 0" in complaint(capsys, "inspect", run, "--loops", "0")
+    assert "size: expected" in complaint(capsys, "inspect", run, "--size", "0")
+    assert "num_loops: expected" in complaint(capsys, "inspect", run, "--loops", "0")
     assert "no run at" in complaint(capsys, "inspect", "edit-distanse")
     (tmp_path / "file").write_text("mine")
     assert "cannot write" in complaint(capsys, "inspect", run, "--size", "2", "--svg", str(tmp_path / "file" / "a.svg"))

@@ -12,15 +12,15 @@ import pytest
 from rich.console import Console
 
 from looped.cli.main import main
-from looped.inference import shipping
 from looped.inference.run import Frame, load_run, solve
+from looped.models.pretrained import model_card
 from looped.tasks import DecisionTree, EditDistance, Sudoku
 from looped.viz.board import Play, board, final_board, rule_breakers, show_live, table
 from tests.cli.command import answer, complaint
 
 SMALL = [
     "--recipe", "laptop", "--model.block", "looped", "--model.dim", "16", "--model.num-loops", "3",
-    "--train.num-steps", "3", "--train.batch-size", "4", "--train.eval-size", "10", "--train.device", "cpu",
+    "--train.num-steps", "3", "--train.batch-size", "4", "--train.eval-size", "10", "--train.runtime.device", "cpu",
 ]  # fmt: skip
 SUDOKU, STRINGS = "sudoku/looped-r3", "edit-distance/looped-r3"
 ORIGIN = ["--commit", "0123abc", "--date", "2026-01-31", "--device", "cpu"]
@@ -63,11 +63,11 @@ def test_where_nothing_is_shipped_it_is_said_in_one_line(empty, capsys):
     for command in (["models"], ["models", "list"], ["models", "check"]):
         said = answer(capsys, *command).splitlines()
         assert len(said) == 1
-        assert "no models are shipped yet" in said[0]
+        assert "no models in" in said[0]
     assert json.loads(answer(capsys, "models", "--json")) == {"models": []}
     assert json.loads(answer(capsys, "models", "check", "--json")) == {"models": []}
-    assert "no model of sudoku is shipped" in complaint(capsys, "solve", "sudoku")
-    assert "has none" in complaint(capsys, "eval", SUDOKU)
+    assert "no sudoku model" in complaint(capsys, "solve", "sudoku")
+    assert "is empty" in complaint(capsys, "eval", SUDOKU)
 
 
 def test_models_are_listed_with_what_they_scored(shipped, capsys):
@@ -86,7 +86,7 @@ def test_models_are_listed_with_what_they_scored(shipped, capsys):
 
 
 def test_eval_of_a_name_gives_the_listed_number(shipped, capsys):
-    test = shipping.describe(STRINGS).test
+    test = model_card(STRINGS).test
     report = json.loads(answer(capsys, "eval", STRINGS, "--size", "50", "--device", "cpu", "--json"))
     assert report["rows"][0]["accuracy"] == test.value
     assert report["rows"][0]["low"] == test.low
@@ -146,7 +146,7 @@ def test_check_measures_afresh_and_fails_where_it_must(shipped, capsys, monkeypa
     assert [row["measured"]["size"] for row in rows] == [50, 30]
     assert all(row["consistent"] for row in rows)
     assert answer(capsys, "models", "check", "--seconds", "1000").count("as recorded") == 2
-    monkeypatch.setattr(shipping, "agree", lambda first, second: False)
+    monkeypatch.setattr("looped.inference.shipping.agree", lambda first, second: False)
     assert main(["models", "check", "--seconds", "1000"]) == 2
     captured = capsys.readouterr()
     assert captured.out.count("NOT as recorded") == 2
@@ -165,7 +165,7 @@ def test_check_measures_afresh_and_fails_where_it_must(shipped, capsys, monkeypa
         (["models", "pack", "/nowhere", "edit-distance/x", *ORIGIN], "no run at /nowhere"),
         (["solve", "sudoku/looped-r4"], f"did you mean '{SUDOKU}'"),
         (["solve", "sudku"], "did you mean 'sudoku'"),
-        (["eval", "lcs"], "no model of lcs is shipped"),
+        (["eval", "lcs"], "no lcs model in"),
         (["solve", "sudoku", "--delay", "-1"], "delay must be in 0..60 seconds, got -1"),
         (["solve", "sudoku", "--input", "12"], "expected 16 cells, got 2"),
     ],

@@ -35,7 +35,7 @@ def fake_record(config: RunConfig, target: float | None = None, experiment: Expe
     measures = experiment.measures if experiment else None
     sets = {}
     if measures:
-        times = {name: evaluation(config, "test", draws, target) for name in measures.beyond}
+        times = {name: evaluation(config, "test", draws, target) for name in measures.extrapolation}
         sizes = {f"{share:g} n": evaluation(config, "test", draws, 0.4) for share in measures.sizes}
         sets = times | sizes
     if config.task.name == "sudoku":
@@ -109,7 +109,7 @@ def _curve(config: RunConfig, test: dict[str, Any], draws: np.random.Generator) 
         point = {
             "samples": float(int(gone * total)),
             "loss": 3 * math.exp(-3 * gone) + 0.1 * draws.uniform(),
-            "right": gone,
+            "accuracy": gone,
         }
         if part % 4 == 0:
             start = 0.0 if test["metric"] == "accuracy" else 3 * final

@@ -18,7 +18,7 @@ def test_runs_are_trained_and_tested_on_the_gpu(tmp_path):
     for cell in made.cells:
         model = replace(cell.config.model, dim=64, precision="bfloat16")
         cells.append(
-            replace(cell, config=replace(cell.config, model=model, train=replace(cell.config.train, device="cuda")))
+            replace(cell, config=replace(cell.config, model=model, train=cell.config.train.override(device="cuda")))
         )
     made = replace(made, cells=tuple(cells))
     assert run_experiment(made, tmp_path)

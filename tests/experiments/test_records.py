@@ -1,5 +1,6 @@
 """Records: what is written is read back, nonsense is named, and collecting never loses what was there."""
 
+import csv
 import json
 import math
 import shutil
@@ -47,7 +48,7 @@ def record(runs) -> Record:
 
 
 def test_a_record_is_read_back_as_it_was_written(record, tmp_path):
-    path = tmp_path / record.file_name
+    path = tmp_path / record.path
     save_record(path, record)
     assert read_record(path) == record
     assert Record.from_json(json.loads(path.read_text())).to_json() == record.to_json()
@@ -56,9 +57,11 @@ def test_a_record_is_read_back_as_it_was_written(record, tmp_path):
 
 
 def test_measurements_have_six_digits_and_configs_all_of_theirs(record):
-    long = replace(record, seconds=1.23456789, config=replace(CONFIG, train=replace(CONFIG.train, final_rate=1 / 3)))
+    long = replace(
+        record, seconds=1.23456789, config=replace(CONFIG, train=CONFIG.train.override(final_fraction=1 / 3))
+    )
     assert long.to_json()["seconds"] == 1.23457
-    assert long.to_json()["config"]["train"]["final_rate"] == 1 / 3
+    assert long.to_json()["config"]["train"]["schedule"]["final_fraction"] == 1 / 3
 
 
 NONSENSE = {
@@ -80,8 +83,8 @@ NONSENSE = {
 @pytest.mark.parametrize("field", NONSENSE)
 def test_a_field_of_nonsense_is_named_with_its_file(field, record, tmp_path, capsys):
     value, expected = NONSENSE[field]
-    path = tmp_path / "results" / record.file_name
-    path.parent.mkdir()
+    path = tmp_path / "results" / record.path
+    path.parent.mkdir(parents=True)
     text = json.dumps({**record.to_json(), field: value})
     path.write_text(text)
     with pytest.raises(InputError, match=expected) as caught:
@@ -245,7 +248,7 @@ def test_a_result_of_nonsense_is_named(change, runs, tmp_path):
     path = folder / "result.json"
     whole = {} if "finished" in change else json.loads(path.read_text())
     path.write_text(json.dumps({**whole, **change}))
-    with pytest.raises(InputError, match=r"result\.json is no result of a run: its field"):
+    with pytest.raises(InputError, match=r"result\.json: \w+: expected"):
         finish_run(CONFIG, tmp_path, MADE.measures)
 
 
@@ -280,7 +283,7 @@ def test_records_are_found_by_their_config_and_by_seed(runs, tmp_path):
 
 
 def test_the_runs_own_record_wins_over_the_collected_one(runs, record, tmp_path):
-    save_record(tmp_path / record.file_name, replace(record, note="collected"))
+    save_record(tmp_path / record.path, replace(record, note="collected"))
     assert load_records(tmp_path, None)[record.key].note == "collected"
     assert load_records(tmp_path, runs)[record.key].note == ""
 
@@ -312,7 +315,7 @@ def test_collecting_adds_but_never_replaces_unasked(runs, record, tmp_path, caps
     assert len(json.loads(capsys.readouterr().out)["written"]) == 2
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["written"] == []
-    path = tmp_path / record.file_name
+    path = tmp_path / record.path
     # Less than what the run has now: another test set was added since.
     save_record(path, replace(record, extra={}))
     save_record(path, replace(record, note="by hand"))
@@ -330,8 +333,8 @@ def test_collecting_adds_but_never_replaces_unasked(runs, record, tmp_path, caps
 
 def test_another_run_of_the_same_name_is_never_replaced(record, tmp_path):
     """As after a change of defaults: the name stays, the run is another one."""
-    path = tmp_path / record.file_name
-    other = replace(record, config=replace(CONFIG, train=replace(CONFIG.train, weight_decay=0.5)))
+    path = tmp_path / record.path
+    other = replace(record, config=replace(CONFIG, train=CONFIG.train.override(weight_decay=0.5)))
     save_record(path, other)
     before = path.read_text()
     for replaced in (False, True):
@@ -348,9 +351,19 @@ def test_failed_tries_are_collected_until_the_run_is_finished(record, tmp_path):
     assert load_records(tmp_path, None)[record.key].note == failed.note
     again = replace(failed, note="expected a finite gradient")
     assert collect([again], tmp_path) == [path]
-    assert collect([record], tmp_path) == [path]
+    (final,) = collect([record], tmp_path)
+    assert not path.exists()
     assert collect([failed], tmp_path, replaced=True) == [], "a result stays"
-    assert read_record(path) == record
+    assert read_record(final) == record
+
+
+def test_collect_writes_an_index_with_one_row_per_record(record, tmp_path):
+    collect([record], tmp_path)
+    with open(tmp_path / "index.csv") as file:
+        (row,) = csv.DictReader(file)
+    assert row["path"] == record.path.as_posix()
+    assert (row["task"], row["block"]) == (CONFIG.task.name, CONFIG.model.block)
+    assert float(row["value"]) == pytest.approx(evaluation_value(record.test, "accuracy").value)
 
 
 def test_collecting_an_experiment_takes_every_seed_of_its_runs(runs, tmp_path, capsys):
@@ -392,11 +405,11 @@ def test_intervals_of_other_measures_follow_from_the_own_one():
 
 
 def test_a_long_log_becomes_at_most_200_points_with_its_last_and_its_validations():
-    lines = [{"step": step, "loss": 1 / step, "right": 0.5, "rate": 1.0} for step in range(50, 100_001, 50)]
+    lines = [{"step": step, "loss": 1 / step, "accuracy": 0.5, "lr_fraction": 1.0} for step in range(50, 100_001, 50)]
     lines += [{"step": step, "validation": step / 1e5} for step in range(1000, 100_001, 1000)]
     curve = training_curve(lines, 64)
     assert len(curve) <= 200
-    assert curve[-1] == {"samples": 6_400_000, "loss": 1e-5, "right": 0.5, "validation": 1.0}
+    assert curve[-1] == {"samples": 6_400_000, "loss": 1e-5, "accuracy": 0.5, "validation": 1.0}
     assert sum("validation" in point for point in curve) >= 99
     assert [point["samples"] for point in curve] == sorted({point["samples"] for point in curve})
     assert training_curve([], 64) == []

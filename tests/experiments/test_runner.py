@@ -21,7 +21,7 @@ from looped.experiments.records import RECORD_NAME, load_records, read_record
 from looped.experiments.runner import Work, _threads_each, _with_workers, run_experiment, status
 from looped.experiments.spec import Experiment
 from looped.experiments.tables import experiment
-from looped.training.logger import records as log_records
+from looped.training.logger import read_log
 from looped.training.run_folder import RunFolder
 from looped.training.trainer import Diverged
 from looped.utils.errors import InputError
@@ -37,7 +37,7 @@ def slow(num_steps: int, test_size: int = 4) -> Experiment:
     made = small("ED40:TF", "ED40:timestep r=1", "ED40:looped r=2")
     cells = []
     for cell in made.cells:
-        train = replace(cell.config.train, num_steps=num_steps, checkpoint_every=50, log_every=50, eval_every=10**6)
+        train = cell.config.train.override(num_steps=num_steps, checkpoint_every=50, log_every=50, eval_every=10**6)
         cells.append(replace(cell, config=replace(cell.config, train=train)))
     return replace(made, cells=tuple(cells), measures=replace(made.measures, size=test_size))
 
@@ -159,7 +159,7 @@ def test_stopped_in_training_it_loses_what_came_after_the_last_checkpoint(how, t
     assert again.returncode == 0, said
     assert finished(runs) == 3
     for name in kept:
-        steps = [step for _, step in log_records(runs / name / "log.jsonl")]
+        steps = [step for _, step in read_log(runs / name / "log.jsonl")]
         assert steps == sorted(steps)
         assert steps[-1] == num_steps
 
@@ -249,7 +249,7 @@ def test_two_runners_on_one_folder_do_nothing_twice(tmp_path):
         assert set(own).isdisjoint(others)
     for folder in runs.iterdir():
         if folder.name[0] != ".":
-            steps = [json.loads(line) for line, _ in log_records(folder / "log.jsonl")]
+            steps = [json.loads(line) for line, _ in read_log(folder / "log.jsonl")]
             trained = [line["step"] for line in steps if "loss" in line]
             assert trained == list(range(50, 401, 50)), "two trained it"
     assert finished(runs) == 3
@@ -264,7 +264,7 @@ def test_a_time_limit_stops_it_and_the_same_command_goes_on(tmp_path, capsys):
     # Nothing was lost: where a run was stopped, there is a checkpoint of that step.
     begun = [folder for folder in runs.iterdir() if (folder / "log.jsonl").exists()]
     for folder in begun:
-        last = max((step for _, step in log_records(folder / "log.jsonl")), default=0)
+        last = max((step for _, step in read_log(folder / "log.jsonl")), default=0)
         checkpoint = RunFolder(folder).newest_checkpoint()
         assert (checkpoint.step if checkpoint else 0) == last
     for words in (["--minutes", "0"], ["--workers", "0"], ["--seeds", "0"]):
@@ -276,7 +276,7 @@ def test_a_folder_of_an_older_config_is_told_and_left_alone(tmp_path, capsys):
     made = small("ED40:TF")
     config = made.cells[0].config
     folder = tmp_path / "runs" / config.folder_name
-    other = replace(config, train=replace(config.train, weight_decay=0.5))
+    other = replace(config, train=config.train.override(weight_decay=0.5))
     assert worker.finish_run(other, tmp_path / "other", made.measures).state == "finished"
     (tmp_path / "runs").mkdir()
     (tmp_path / "other" / other.folder_name).rename(folder)
@@ -285,7 +285,7 @@ def test_a_folder_of_an_older_config_is_told_and_left_alone(tmp_path, capsys):
     assert main(words) == 2
     said = capsys.readouterr().err.strip()
     assert len(said.splitlines()) == 1
-    assert "holds another run: its train.weight_decay is 0.5, this one's is 0.01" in said
+    assert "holds another run: its train.optimizer.weight_decay is 0.5, this one's is 0.01" in said
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     # A field that no config has any more is named as well.
     stored = json.loads((folder / "config.json").read_text())
@@ -309,7 +309,7 @@ def test_a_run_that_fails_is_told_and_the_others_are_finished(tmp_path, capsys):
 def test_a_training_that_diverges_leaves_a_note(tmp_path, monkeypatch):
     made = small("ED40:looped r=2")
     cell = made.cells[0]
-    wild = replace(cell.config, train=replace(cell.config.train, learning_rate=1e30, clip_norm=None, num_steps=20,
+    wild = replace(cell.config, train=cell.config.train.override(learning_rate=1e30, clip_norm=None, num_steps=20,
                                               optimizer="adamw"))  # fmt: skip
     with pytest.raises(Diverged):
         worker.finish_run(wild, tmp_path, made.measures)

@@ -97,7 +97,12 @@ def test_at_paper_scale_the_settings_are_the_printed_ones():
         config = cell.config
         assert (config.model.dim, config.model.num_heads, config.model.injection) == (256, 4, "add")
         train = config.train
-        assert (train.optimizer, train.learning_rate, train.batch_size, train.warmup_steps) == ("adamw", 1e-4, 64, 5)
+        assert (train.optimizer.kind, train.optimizer.learning_rate, train.batch_size, train.schedule.warmup_steps) == (
+            "adamw",
+            1e-4,
+            64,
+            5,
+        )
         epochs = train.num_steps * train.batch_size / train.num_examples
         assert epochs == pytest.approx(50, abs=1e-4)
         assert train.supervision == ("mean" if cell.row == "Sudoku" else "last")
@@ -114,7 +119,7 @@ def test_at_paper_scale_the_settings_are_the_printed_ones():
 def test_gpu_cells_fit_into_their_minutes(name):
     for config in experiment(name, "gpu").configs():
         assert estimated_seconds(config, "gpu") <= GPU_TRAINING_SECONDS * 1.01
-        curriculum = config.train.curriculum_steps
+        curriculum = config.train.curriculum.curriculum_steps
         assert curriculum is None or curriculum < config.train.num_steps
 
 
@@ -159,8 +164,8 @@ def test_recipes_are_compared_at_equal_work(scale):
     assert other.task == own.task
     assert replace(other.model, positions=own.model.positions) == own.model
     papers = other if scale != "paper" else own
-    assert (papers.model.positions, papers.train.optimizer, papers.train.batch_size) == ("learned", "adamw", 64)
-    assert {own.train.optimizer, other.train.optimizer} == {"adamw", "muon"}
+    assert (papers.model.positions, papers.train.optimizer.kind, papers.train.batch_size) == ("learned", "adamw", 64)
+    assert {own.train.optimizer.kind, other.train.optimizer.kind} == {"adamw", "muon"}
 
 
 @pytest.mark.parametrize(("scale", "step", "loop", "speed"), [("laptop", 0, 0, 1), ("gpu", 1.3e-3, 35e-6, 235e12)])
@@ -175,9 +180,11 @@ def test_few_loops_are_trained_for_as_long_as_many(scale, step, loop, speed):
         fewest, most = own[0], own[-1]
         assert fewest.model.num_loops < most.model.num_loops
         assert fewest.train.num_steps > 4 * most.train.num_steps
-        shares = [run.train.curriculum_steps / run.train.num_steps for run in own]
+        shares = [run.train.curriculum.curriculum_steps / run.train.num_steps for run in own]
         assert shares == pytest.approx([shares[-1]] * len(own), rel=0.01)
-        same = replace(fewest.train, num_steps=most.train.num_steps, curriculum_steps=most.train.curriculum_steps)
+        same = fewest.train.override(
+            num_steps=most.train.num_steps, curriculum_steps=most.train.curriculum.curriculum_steps
+        )
         assert same == most.train
 
 
@@ -189,11 +196,25 @@ def test_rates_alone_differ_in_the_study_of_rates(scale):
         first, half, quarter = (cell.config for cell in cells if cell.column == column)
         assert 0.95 * longest < estimated_seconds(first, scale) <= longest
         usual = start("ED40", scale, first.model.block).train
-        for name in ("curriculum_steps", "learning_rate", "muon_learning_rate"):
-            assert getattr(first.train, name) == getattr(usual, name)
+        assert first.train.curriculum.curriculum_steps == usual.curriculum.curriculum_steps
+        for name in ("learning_rate", "muon_learning_rate"):
+            assert getattr(first.train.optimizer, name) == getattr(usual.optimizer, name)
         for config, share in ((half, 2), (quarter, 4)):
-            raised = {name: share * getattr(config.train, name) for name in ("learning_rate", "muon_learning_rate")}
-            assert replace(config, train=replace(config.train, **raised)) == first
+            raised = {
+                name: share * getattr(config.train.optimizer, name) for name in ("learning_rate", "muon_learning_rate")
+            }
+            assert replace(config, train=config.train.override(**raised)) == first
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_dense_table_has_the_string_cells_of_table_1_and_none_of_its_runs(scale):
+    table, dense = cells_of("table1", scale), cells_of("table1-dense", scale)
+    assert list(dense) == [name for name in table if name.startswith(("LCS", "ED"))]
+    for name, cell in dense.items():
+        assert cell.config.task == replace(table[name].config.task, answers="prefixes")
+        assert cell.paper == table[name].paper
+        assert replace(cell.config.model, positions=table[name].config.model.positions) == table[name].config.model
+    assert not {cell.config for cell in dense.values()} & {cell.config for cell in table.values()}
 
 
 def test_studies_share_their_runs_with_table_1():
@@ -211,7 +232,7 @@ def test_the_length_study_trains_on_what_the_others_train_on():
         for cell in experiment("length", scale).cells:
             task, train = cell.config.task, cell.config.train
             assert task.size == 2 * usual.task.size
-            assert max(train.size_choices) == 0.5
+            assert max(train.curriculum.size_choices) == 0.5
 
 
 def test_patterns_choose_cells():

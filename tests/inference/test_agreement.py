@@ -6,11 +6,12 @@ from math import comb
 import numpy as np
 import pytest
 
-from looped.inference.shipping import Measurement, agree, chance_of_shares
+from looped.inference.shipping import agree, chance_of_shares
+from looped.models.pretrained import ShippedScore
 
 
-def share(right: int, size: int) -> Measurement:
-    return Measurement("accuracy", right / size, 0.0, 1.0, size, 3)
+def share(right: int, size: int) -> ShippedScore:
+    return ShippedScore("accuracy", right / size, 0.0, 1.0, size, 3)
 
 
 def fisher(a: int, n: int, b: int, m: int) -> Fraction:
@@ -49,8 +50,8 @@ def test_shares_agree_unless_chance_would_part_them_less_than_once_in_a_thousand
 
 
 def test_means_agree_within_deviations_of_their_distance():
-    def mean(value: float, error: float) -> Measurement:
-        return Measurement("squared_error", value, value - 1.96 * error, value + 1.96 * error, 100, 3)
+    def mean(value: float, error: float) -> ShippedScore:
+        return ShippedScore("squared_error", value, value - 1.96 * error, value + 1.96 * error, 100, 3)
 
     assert agree(mean(1.0, 0.3), mean(2.6, 0.4))  # 3.2 deviations of 0.5
     assert not agree(mean(1.0, 0.3), mean(2.7, 0.4))  # 3.4
@@ -61,11 +62,11 @@ def test_a_small_test_that_missed_the_rare_large_errors_agrees():
     """One example in a hundred is wrong by 2, the others by 0.01: of 100, a third have no wrong one among them."""
     rng = np.random.default_rng(0)
 
-    def measured(size: int, wrong: float) -> Measurement:
+    def measured(size: int, wrong: float) -> ShippedScore:
         values = np.where(rng.random(size) < wrong, 4.0, 0.0001) * rng.exponential(size=size)
         error = float(values.std(ddof=1) / size**0.5)
         value = float(values.mean())
-        return Measurement("squared_error", value, value - 1.96 * error, value + 1.96 * error, size, 3)
+        return ShippedScore("squared_error", value, value - 1.96 * error, value + 1.96 * error, size, 3)
 
     recorded = measured(10_000, 0.01)
     assert all(agree(recorded, measured(100, 0.0)) for _ in range(5))

@@ -28,7 +28,7 @@ def test_answers_are_replayed_and_follow_the_weights(precision):
     spec = Spec("tokens", 11, 7, 33)
     config = ModelConfig(
         block="modulated", dim=64, num_heads=2, num_loops=5, injection="add", positions="rotary",
-        modulation_start="random", precision=precision,
+        modulation_init="random", precision=precision,
     )  # fmt: skip
     plain, fast = (build_model(config, spec).to(CUDA) for _ in range(2))
     set_engine(fast.stack, "fused")
@@ -81,7 +81,7 @@ def test_answers_in_halves_are_the_same(monkeypatch, batch, precision, tolerance
     spec = Spec("tokens", 11, 7, 33)
     config = ModelConfig(
         block="modulated", dim=64, num_heads=2, num_loops=5, injection="add", positions="rotary",
-        modulation_start="random", precision=precision,
+        modulation_init="random", precision=precision,
     )  # fmt: skip
     model = build_model(config, spec).to(CUDA)
     inputs = torch.randint(11, (batch, 33), generator=torch.Generator().manual_seed(3)).to(CUDA)

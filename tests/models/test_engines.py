@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from looped.config import RunConfig, TrainConfig
+from looped.config import OptimizerConfig, RunConfig
 from looped.models import LoopStack
 from looped.models.engines import Compiled
 from looped.training import set_engine
@@ -23,7 +23,7 @@ interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="with a card,
 
 def opened(config: RunConfig, folder, **volatile) -> Trainer:
     """A trainer whose gates are open: at its start a gated block does nothing, and nothing would be compared."""
-    trainer = Trainer(replace(config, train=replace(config.train, **volatile)), folder, quiet=True)
+    trainer = Trainer(replace(config, train=config.train.override(**volatile)), folder, quiet=True)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in trainer.model.parameters():
@@ -102,7 +102,7 @@ def test_the_fused_engine_trains_with_muon(tmp_path):
 
 UNSUPPORTED = {
     "weights in float64": {"precision": "float64"},
-    "hardmax attention": {"selection": "hardmax"},
+    "hardmax attention": {"attention_weights": "hardmax"},
     "norm 'none'": {"norm": "none"},
     "norm 'query-key'": {"norm": "query-key"},
     "injection 'concat'": {"injection": "concat"},
@@ -239,20 +239,20 @@ class Matrices(torch.nn.Module):
 def test_muon_is_that_of_pytorch_step_by_step():
     """The same momentum to the last bit. Directions are products in bfloat16, which a library may sum in another order
     for a batch of matrices: a unit in the last place, 2^-8."""
-    config = TrainConfig(optimizer="muon", muon_learning_rate=0.05, muon_momentum=0.9, muon_weight_decay=0.1)
+    config = OptimizerConfig(kind="muon", muon_learning_rate=0.05, muon_momentum=0.9, muon_weight_decay=0.1)
     ours, theirs = Matrices(), Matrices()
     muon = Muon(dict(ours.named_parameters()), config)
     true = torch.optim.Muon(theirs.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
     generator = torch.Generator().manual_seed(3)
     for step in range(5):
-        rate = torch.tensor(1 - step / 10)
+        lr_fraction = torch.tensor(1 - step / 10)
         for group in true.param_groups:
-            group["lr"] = 0.05 * float(rate)
+            group["lr"] = 0.05 * float(lr_fraction)
         for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             one.grad = torch.randn(one.shape, generator=generator) * (1 + 10.0 ** torch.randn((), generator=generator))
             other.grad = one.grad.clone()
         start = {name: one.detach().clone() for name, one in ours.named_parameters()}
-        muon.step(rate)
+        muon.step(lr_fraction)
         true.step()
         for (name, one), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
             assert torch.equal(muon.momentum[name], true.state[other]["momentum_buffer"])
@@ -277,9 +277,9 @@ def test_orthogonalised_matrices_are_nearly_orthogonal(shape):
 @pytest.mark.parametrize(
     ("error", "whose"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB ..."), "the card's"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."), "the machine's"),
-        (MemoryError(), "the machine's"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB ..."), "GPU memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."), "memory"),
+        (MemoryError(), "memory"),
     ],
 )
 def test_too_little_memory_is_said_in_one_line(error, whose, tmp_path):
@@ -293,8 +293,8 @@ def test_too_little_memory_is_said_in_one_line(error, whose, tmp_path):
         trainer.fit()
     text = str(caught.value)
     assert "\n" not in text
-    assert text.startswith(f"{whose} memory is too small for ")
-    for part in ("a batch of 8 with 3 loops", "train.accumulation (now 2)", "train.remat (now 3"):
+    assert text.startswith(f"out of {whose} for ")
+    for part in ("a batch of 8 with 3 loops", "train.accumulation (now 2)", "train.runtime.remat (now 3"):
         assert part in text
     assert caught.value.__cause__ is None
     assert not (tmp_path / "run").exists()

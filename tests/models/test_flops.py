@@ -54,7 +54,7 @@ def _expected_parameters(config, spec):
         total += d
     if spec.kind == "vectors":
         total += d + spec.output_size  # both ends are affine
-    shared = config.ends == "shared" or (config.ends == "task" and spec.shared_vocabulary)
+    shared = config.tie_embeddings == "yes" or (config.tie_embeddings == "task" and spec.shared_vocabulary)
     return total + d * (spec.input_size if shared else spec.input_size + spec.output_size)
 
 
@@ -66,7 +66,7 @@ VARIANTS = (
     {"positions": "coordinates"},
     {"positions": "rotary"},
     {"ff_dim": 20},
-    {"ends": "apart"},
+    {"tie_embeddings": "no"},
 )
 
 

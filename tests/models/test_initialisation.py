@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from looped import ModelConfig, Spec, TrainConfig, build_model
+from looped import ModelConfig, OptimizerConfig, Spec, build_model
 from looped.training.optim import Optimizer
 
 from .cases import CONDITIONINGS, FREE_TABLES, GATED, TOKENS, VECTORS, examples, small
@@ -67,7 +67,7 @@ def test_scales_start_at_one_and_gates_at_zero_for_every_time(conditioning, num_
 @pytest.mark.parametrize("conditioning", ["timestep", "scale", "gate", "shift"])
 def test_a_random_start_scatters_the_modulation_around_the_exact_one_and_changes_nothing_else(conditioning):
     exact, drawn = (
-        build_model(_modulated(conditioning=conditioning, modulation_start=start), TOKENS)
+        build_model(_modulated(conditioning=conditioning, modulation_init=start), TOKENS)
         for start in ("exact", "random")
     )
     times = torch.arange(TRAINED, dtype=torch.float64)
@@ -80,8 +80,8 @@ def test_a_random_start_scatters_the_modulation_around_the_exact_one_and_changes
 
 @pytest.mark.parametrize("conditioning", ["none", "static", "table", "eta", "additive"])
 def test_a_random_start_is_refused_where_nothing_is_made_from_the_time(conditioning):
-    with pytest.raises(ValueError, match="needs a conditioning made from t"):
-        _modulated(conditioning=conditioning, modulation_start="random")
+    with pytest.raises(ValueError, match="modulation_init: expected"):
+        _modulated(conditioning=conditioning, modulation_init="random")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -108,8 +108,10 @@ def test_a_converted_model_is_still_the_identity(conditioning, dtype):
 @pytest.mark.parametrize("spec", [TOKENS, VECTORS], ids=["tokens", "vectors"])
 @pytest.mark.parametrize("conditioning", GATED)
 def test_fresh_model_is_the_identity_between_its_ends(conditioning, spec, precision):
-    for beyond in _policies(conditioning):
-        model = build_model(_modulated(conditioning=conditioning, beyond=beyond, precision=precision), spec)
+    for extrapolation in _policies(conditioning):
+        model = build_model(
+            _modulated(conditioning=conditioning, extrapolation=extrapolation, precision=precision), spec
+        )
         inputs = examples(spec)
         start = model.embed(inputs)
         for num_loops in (1, TRAINED - 1, TRAINED, TRAINED + 1, 5 * TRAINED):
@@ -122,8 +124,10 @@ def test_fresh_model_is_the_identity_between_its_ends(conditioning, spec, precis
 @pytest.mark.parametrize("injection", ["add", "concat"])  # concat starts as the sum
 @pytest.mark.parametrize("conditioning", GATED)
 def test_fresh_model_with_injection_counts_its_loops(conditioning, injection):
-    for beyond in _policies(conditioning):
-        model = build_model(_modulated(conditioning=conditioning, beyond=beyond, injection=injection), TOKENS)
+    for extrapolation in _policies(conditioning):
+        model = build_model(
+            _modulated(conditioning=conditioning, extrapolation=extrapolation, injection=injection), TOKENS
+        )
         inputs = examples(TOKENS)
         start = model.embed(inputs)
         for num_loops in (1, TRAINED, 5 * TRAINED):
@@ -170,7 +174,7 @@ def test_gates_and_ends_learn_first_and_everything_after_one_step(conditioning, 
     for name, gradient in _gradients(model).items():
         learns = name.startswith(ENDS) or ".gamma_" in name
         assert bool(gradient.count_nonzero()) == learns, name
-    Optimizer(model, TrainConfig(optimizer=optimizer, learning_rate=1e-2)).step()
+    Optimizer(model, OptimizerConfig(kind=optimizer, learning_rate=1e-2)).step()
     for name, gradient in _gradients(model).items():
         assert gradient.isfinite().all(), name
         assert gradient.count_nonzero(), name
@@ -189,7 +193,7 @@ def test_weight_decay_leaves_vectors_at_rest(conditioning):
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    Optimizer(model, TrainConfig(weight_decay=0.5, learning_rate=0.1)).step()
+    Optimizer(model, OptimizerConfig(weight_decay=0.5, learning_rate=0.1)).step()
     for name, parameter in model.named_parameters():
         is_matrix = name.split(".")[-1].startswith(("w", "0", "head", "embedding"))
         torch.testing.assert_close(parameter.detach(), (0.95 if is_matrix else 1.0) * before[name], msg=name)

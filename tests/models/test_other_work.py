@@ -86,12 +86,12 @@ def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    ("conditioning", "beyond"),
+    ("conditioning", "extrapolation"),
     [("timestep", "extend"), ("timestep", "rescale"), ("table", "rescale"), ("additive", "extend")],
 )
-def test_weights_of_lower_precision_count_loops_as_well(conditioning, beyond):
+def test_weights_of_lower_precision_count_loops_as_well(conditioning, extrapolation):
     """What is made from t, up to 299: bfloat16 knows no 257."""
-    knobs = {"block": "modulated", "conditioning": conditioning, "beyond": beyond, "num_loops": 3}
+    knobs = {"block": "modulated", "conditioning": conditioning, "extrapolation": extrapolation, "num_loops": 3}
     coarse, true = opened(**knobs).bfloat16(), opened(**knobs, precision="float64")
     true.load_state_dict(coarse.state_dict())
     got, wanted = (

@@ -72,7 +72,7 @@ def test_padding_anywhere_changes_nothing(knobs, attention, keep):
     [
         {"injection": "add"},
         {"injection": "concat"},
-        {"selection": "hardmax"},
+        {"attention_weights": "hardmax"},
         {"norm": "query-key"},
         {"norm": "none"},
         {"positions": "rotary"},  # which tells how far apart two tokens are, not where they begin
@@ -178,7 +178,7 @@ def test_what_is_no_tensor_is_refused():
                 call(drawn(2, 4, DIM), keep=keep)
         with pytest.raises(InputError, match=r"^expected embeddings to be a tensor, got ndarray$"):
             call(drawn(2, 4, DIM).numpy())
-        with pytest.raises(InputError, match=r"^num_loops must be a whole number, got True$"):
+        with pytest.raises(InputError, match=r"^num_loops: expected"):
             call(drawn(2, 4, DIM), True)
     with pytest.raises(InputError, match=r"^expected a ModelConfig, got dict$"):
         LoopStack({"dim": DIM})

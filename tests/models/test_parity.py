@@ -16,9 +16,13 @@ def _cases():
             yield {**modulated, "conditioning": conditioning, "injection": injection, "num_layers": 2}, "tokens", 3
         for norm in ("rms", "query-key", "none"):
             yield {**modulated, "conditioning": conditioning, "norm": norm}, "causal", 2
-        for beyond in ("extend", "clamp", "rescale"):
-            if not (conditioning in FREE_TABLES and beyond == "extend"):
-                yield {**modulated, "conditioning": conditioning, "beyond": beyond, "num_layers": 2}, "shared", 5
+        for extrapolation in ("extend", "clamp", "rescale"):
+            if not (conditioning in FREE_TABLES and extrapolation == "extend"):
+                yield (
+                    {**modulated, "conditioning": conditioning, "extrapolation": extrapolation, "num_layers": 2},
+                    "shared",
+                    5,
+                )
     blocks = (
         {"block": "standard", "num_layers": 3},
         {"block": "looped", "num_layers": 2, "num_loops": 2},
@@ -30,7 +34,7 @@ def _cases():
             for attention in ("causal", "full"):
                 yield {**knobs, "positions": positions, "attention": attention}, "tokens", loops
         for kind in ("tokens", "causal"):
-            yield {**knobs, "selection": "hardmax"}, kind, loops
+            yield {**knobs, "attention_weights": "hardmax"}, kind, loops
         for activation in ("gelu", "relu", "silu"):
             for injection in ("none", "add", "concat"):
                 yield {**knobs, "activation": activation, "injection": injection}, "causal", loops

@@ -52,9 +52,9 @@ def test_shapes_are_as_annotated(checked, knobs, kind):
         assert model(inputs, read=(1, 1)).shape == (2, *inputs.shape[:2], SPECS[kind].output_size)
 
 
-@pytest.mark.parametrize("selection", ["softmax", "hardmax"])
-def test_shapes_are_as_annotated_with_padding(checked, selection):
-    stack = checked.LoopStack(small(selection=selection, num_loops=2), causal=True)
+@pytest.mark.parametrize("attention_weights", ["softmax", "hardmax"])
+def test_shapes_are_as_annotated_with_padding(checked, attention_weights):
+    stack = checked.LoopStack(small(attention_weights=attention_weights, num_loops=2), causal=True)
     embeddings, keep = torch.randn(2, 4, 8, dtype=torch.float64), torch.tensor([[True] * 4, [False] * 3 + [True]])
     assert stack(embeddings, keep=keep).shape == (2, 4, 8)
     with pytest.raises(TypeCheckError):

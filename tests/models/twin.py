@@ -81,7 +81,7 @@ def attention(x, valued, p, config, causal):
         if causal:
             later = np.triu(np.ones(scores.shape[-2:], dtype=bool), k=1)
             scores = np.where(later, -np.inf, scores)
-        weights = softmax(scores) if config.selection == "softmax" else hardmax(scores)
+        weights = softmax(scores) if config.attention_weights == "softmax" else hardmax(scores)
         result = result + weights @ value @ p["W_O"][:, rows].T
     return result
 
@@ -110,7 +110,7 @@ def loop_time(t, num_loops, config):
     trained = config.num_loops
     if num_loops <= trained:
         return t
-    return {"extend": t, "clamp": min(t, trained - 1), "rescale": t * trained / num_loops}[config.beyond]
+    return {"extend": t, "clamp": min(t, trained - 1), "rescale": t * trained / num_loops}[config.extrapolation]
 
 
 def conditioned(time, layer, p, config):

@@ -11,9 +11,9 @@ import pytest
 import looped
 
 DRAW = """
-from looped.tasks import TASKS, draws
+from looped.tasks import TASKS, rng
 [task() for task in TASKS.values()]
-print(draws.below(draws.start(0, 0, 0), 10)[1])
+print(rng.below(rng.start(0, 0, 0), 10)[1])
 """
 
 # As good as one: no file can grow.
@@ -59,7 +59,7 @@ def test_machine_code_is_kept_in_the_cache_folder_unless_numba_is_told_otherwise
     cache, own = tmp_path / "cache", tmp_path / "own"
     drawn(elsewhere, LOOPED_CACHE=str(cache))
     kept = {path.name.split("-")[0] for path in (cache / "numba").rglob("*.nbi")}
-    assert {"draws.below", "draws.start"} <= kept
+    assert {"rng.below", "rng.start"} <= kept
     drawn(elsewhere, LOOPED_CACHE=str(tmp_path / "other"), NUMBA_CACHE_DIR=str(own))
     assert not (tmp_path / "other").exists()
     assert any(own.rglob("*.nbi"))

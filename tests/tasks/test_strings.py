@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -39,6 +40,13 @@ def sampled(task, count, seed=0, split="train"):
     return list(strings_of(task, batch)), batch.targets[:, -1]
 
 
+def assert_answers_for_prefixes(answers, pairs, answer):
+    """Row by row: the answers for all prefixes of the second string, and nothing beyond its end."""
+    for row, (first, second) in zip(answers.tolist(), pairs, strict=True):
+        expected = [answer(first, second[:end]) for end in range(len(second) + 1)]
+        assert row == expected + [0] * (len(row) - len(expected))
+
+
 @pytest.mark.parametrize(
     "task",
     [
@@ -46,6 +54,8 @@ def sampled(task, count, seed=0, split="train"):
         EditDistance(length=40, max_letters=26, rejection="pair"),
         EditDistance(length=25, min_length=1, edits="uniform", insert_cost=1, delete_cost=3, replace_cost=7),
         EditDistance(length=7, alphabet=2, min_letters=1, max_letters=2, replace_cost=1),
+        EditDistance(length=20, min_length=1, min_letters=1, max_letters=26, edits="uniform", lengths="any"),
+        EditDistance(length=5, min_length=1, insert_cost=7, replace_cost=1, lengths="any"),
     ],
 )
 def test_edit_distances_of_25000_pairs_each_equal_rapidfuzz(task):
@@ -62,6 +72,7 @@ def test_edit_distances_of_25000_pairs_each_equal_rapidfuzz(task):
         LongestCommonSubsequence(length=60, pairs="edited"),
         LongestCommonSubsequence(length=130, min_length=1, pairs="own-letters"),
         LongestCommonSubsequence(length=64, alphabet=2),
+        LongestCommonSubsequence(length=20, min_length=1, min_letters=1, max_letters=26, pairs="edited", lengths="any"),
     ],
 )
 def test_common_subsequences_of_25000_pairs_each_equal_rapidfuzz(task):
@@ -74,21 +85,66 @@ def test_common_subsequences_of_25000_pairs_each_equal_rapidfuzz(task):
 def test_edit_distances_of_any_strings(pairs, insert, delete, replace):
     answers = edit_distances(*as_arrays(pairs), insert, delete, replace, insert, delete)
     weights = insert, delete, replace
-    assert [Levenshtein.distance(first, second, weights=weights) for first, second in pairs] == answers.tolist()
+    assert_answers_for_prefixes(answers, pairs, lambda a, b: Levenshtein.distance(a, b, weights=weights))
 
 
 @settings(deadline=None)
 @given(PAIRS)
 def test_common_subsequences_of_any_strings(pairs):
-    answers = common_subsequences(*as_arrays(pairs))
-    assert [LCSseq.similarity(first, second) for first, second in pairs] == answers.tolist()
+    assert_answers_for_prefixes(common_subsequences(*as_arrays(pairs)), pairs, LCSseq.similarity)
 
 
 def test_common_subsequence_carries_over_many_words():
-    letters = np.random.default_rng(0).integers(0, 3, (50, 2, 300))
-    lengths = np.full((50, 2), 300)
-    expected = [LCSseq.similarity(bytes(first.tolist()), bytes(second.tolist())) for first, second in letters]
-    assert common_subsequences(letters.astype(np.int8), lengths).tolist() == expected
+    letters = np.random.default_rng(0).integers(0, 3, (10, 2, 300))
+    pairs = [(bytes(first.tolist()), bytes(second.tolist())) for first, second in letters]
+    answers = common_subsequences(letters.astype(np.int8), np.full((10, 2), 300))
+    assert_answers_for_prefixes(answers, pairs, LCSseq.similarity)
+
+
+PREFIXES = [
+    EditDistance(length=12, answers="prefixes"),
+    EditDistance(length=9, min_length=1, borders="unit", answers="prefixes", answer_weight=0.5),
+    EditDistance(length=5, delete_cost=7, replace_cost=1, answers="prefixes"),
+    EditDistance(length=8, min_length=1, lengths="any", answers="prefixes"),
+    LongestCommonSubsequence(length=12, alphabet=4, answers="prefixes"),
+    LongestCommonSubsequence(length=70, min_length=1, pairs="edited", answers="prefixes"),
+]
+
+
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("task", PREFIXES)
+def test_training_batch_with_prefixes_holds_the_reference_at_every_letter(task, size):
+    batch = task.training_batch(3, range(40), size)
+    for inputs, targets, weights in zip(*batch, strict=True):
+        first, _, second = task.render(inputs).partition("|")
+        expected = {len(first) + end: task.reference(first, second[:end]) for end in range(len(second) + 1)}
+        expected[len(inputs) - 1] = task.reference(first, second)
+        assert {place: int(targets[place]) for place in np.flatnonzero(weights)} == expected
+        assert weights[-1] == task.answer_weight
+        assert set(weights[list(expected)[:-1]]) == {1.0}
+        assert not targets[weights == 0].any()
+    assert batch.targets.max() < task.spec.output_size
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+@pytest.mark.parametrize("task", PREFIXES)
+def test_sample_with_prefixes_is_the_same_examples_and_answers_as_without(task, split):
+    plain = replace(task, answers="last")
+    for with_prefixes, without in zip(task.sample(1, split, range(50)), plain.sample(1, split, range(50)), strict=True):
+        np.testing.assert_array_equal(with_prefixes, without)
+    np.testing.assert_array_equal(task.training_batch(1, range(50)).inputs, plain.sample(1, "train", range(50)).inputs)
+
+
+@pytest.mark.parametrize("task", [EditDistance(length=6), LongestCommonSubsequence(length=6)])
+def test_training_batch_without_prefixes_is_the_sample(task):
+    for taught, sampled in zip(task.training_batch(2, range(20)), task.sample(2, "train", range(20)), strict=True):
+        np.testing.assert_array_equal(taught, sampled)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, math.inf])
+def test_answer_weight_that_is_not_positive_and_finite_is_refused(weight):
+    with pytest.raises(InputError, match=r"task\.answer_weight must be positive and finite"):
+        EditDistance(answer_weight=weight)
 
 
 def test_unit_borders_are_true_distances_after_a_cheap_start():
@@ -135,6 +191,16 @@ def test_share_of_random_pairs(edits, rejection):
     assert abs(random_share - expected) < 0.025
     if (edits, rejection) == ("uniform", "pair"):
         assert 0.50 < random_share < 0.60  # 52 to 58 % as simulated from the code that the paper followed
+
+
+def test_second_strings_of_any_length_have_every_length_and_can_be_asked_for():
+    task = EditDistance(length=6, min_length=1, lengths="any")
+    pairs, _ = sampled(task, 5000)
+    assert {(len(first), len(second)) for first, second in pairs} == {(i, j) for i in range(1, 7) for j in range(1, 7)}
+    assert task.render(task.parse("a|abcdef")) == "a|abcdef"
+    assert task.spec.seq_len == 6 + 1 + 6 + 1
+    with pytest.raises(InputError, match="second string of 1 to 6 letters, got 7"):
+        task.parse("abc|abcdefg")
 
 
 def test_algorithm_1_keeps_lengths_and_letters_in_range():

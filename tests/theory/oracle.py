@@ -1,5 +1,4 @@
-"""The same ids, labels and codes a second time, straight from their definitions and without looped.theory; and a
-function to try them with."""
+"""An independent implementation of ids, labels and codes from their definitions, and a test function."""
 
 from fractions import Fraction
 from itertools import pairwise, product
@@ -21,7 +20,7 @@ def all_cells(dim, tokens, cells, duplicates):
 
 
 def points(cell_tuples, dim, cells, offset):
-    """(batch, dim, tokens) nested lists: each coordinate at `offset` (a fraction of the cell) inside its cell."""
+    """Return (batch, dim, tokens) nested lists of points at `offset`, a fraction of a cell, inside their cells."""
     result = []
     for z in cell_tuples:
         columns = [[(c + offset) / Fraction(cells) for c in coordinates(a, dim, cells)] for a in z]
@@ -30,9 +29,7 @@ def points(cell_tuples, dim, cells, offset):
 
 
 def label(function, z, position, dim, cells, shift):
-    """f at the representatives of the sorted sequence, exactly as the floats it returns."""
-    import numpy as np
-
+    """Return f at the representatives of the sorted sequence, as exact Fractions of its floats."""
     ordered = sorted(z, reverse=True)
     at = np.array([[(c + shift) / cells for c in coordinates(a, dim, cells)] for a in ordered]).T
     column = np.asarray(function(at))[:, ordered.index(z[position])]
@@ -40,7 +37,7 @@ def label(function, z, position, dim, cells, shift):
 
 
 def interpolate(known, k):
-    """Value at k of the piecewise linear function through `known`, constant outside."""
+    """Return the value at k of the piecewise linear function through `known`, constant outside."""
     if k in known:
         return known[k]
     below = [i for i in known if i < k]
@@ -54,7 +51,7 @@ def interpolate(known, k):
 
 
 def rounded(table, k, i):
-    """The label of k in coordinate i, to the nearest multiple of the largest jump (halves up)."""
+    """Return label k in coordinate i, rounded to the nearest multiple of the largest jump (halves up)."""
     values = [row[i] for row in table]
     jump = max(abs(b - a) for a, b in pairwise(values))
     if jump == 0:
@@ -79,5 +76,5 @@ def others_number(z, position, base):
 
 
 def rough(x):
-    """Permutation equivariant and far from constant."""
+    """Return a permutation equivariant function that is far from constant."""
     return np.sin(9 * x + 4 * x.sum(axis=1, keepdims=True)) + np.cos(7 * x.sum()) * x

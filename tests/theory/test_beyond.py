@@ -1,4 +1,4 @@
-"""What goes beyond the paper's list: Horner streams, equal tokens, any length, loops against width."""
+"""Constructions beyond the paper: Horner streams, equal tokens, any length, loops against width."""
 
 from fractions import Fraction
 from itertools import product
@@ -21,7 +21,7 @@ def rough(x):
 
 
 def quantized(value, column, q):
-    """low + span * floor(2^q (value - low)/span)/2^q, the largest level for the maximum."""
+    """Return low + span * floor(2^q (value - low)/span)/2^q, with the largest level for the maximum."""
     low, span = min(column), max(column) - min(column)
     return low + span * F(min(int((value - low) / span * 2**q), 2**q - 1), 2**q)
 
@@ -38,8 +38,8 @@ def test_weight_tied_blocks_return_the_q_bit_label_exactly(variant, shape):
     served = all_cells(dim, tokens, cells, duplicates=variant == "lean-multiset" or tokens <= 2)
     if not served:
         return
-    came = net(np.array(points(served, dim, cells, F(1, 5)), dtype=object))
-    for z, values in zip(served, came, strict=True):
+    output = net(np.array(points(served, dim, cells, F(1, 5)), dtype=object))
+    for z, values in zip(served, output, strict=True):
         for j in range(tokens):
             assert list(values[:, j]) == [quantized(labels[z, j][i], columns[i], q) for i in range(dim)], z
 
@@ -134,28 +134,28 @@ def test_one_network_serves_every_length():
     assert size.loops == cells - 1 + most + base * comb(base + most - 1, most - 1) - 1
     for tokens in range(1, most + 1):
         for z in product(range(base), repeat=tokens):
-            came = net(np.array(points([z], dim, cells, F(1, 3))[0], dtype=object))
+            output = net(np.array(points([z], dim, cells, F(1, 3))[0], dtype=object))
             for j in range(tokens):
-                assert list(came[:, j]) == label(mean_and_length, z, j, dim, cells, 0.0)
+                assert list(output[:, j]) == label(mean_and_length, z, j, dim, cells, 0.0)
 
 
 def test_any_length_in_two_dimensions_and_its_errors():
     net = approximate_any_length(rough, 2, 2, 2, "centre")
     for tokens in (1, 2):
         for z in product(range(4), repeat=tokens):
-            came = net(np.array(points([z], 2, 2, F(1, 2))[0], dtype=object))
+            output = net(np.array(points([z], 2, 2, F(1, 2))[0], dtype=object))
             for j in range(tokens):
-                assert list(came[:, j]) == label(rough, z, j, 2, 2, 0.5)
-    with pytest.raises(InputError, match=r"\(2, 1\.\.2\), got \(2, 3\)"):
+                assert list(output[:, j]) == label(rough, z, j, 2, 2, 0.5)
+    with pytest.raises(InputError, match=r"^inputs: "):
         net(np.zeros((2, 3)))
-    with pytest.raises(InputError, match="cells: expected at most 100,000 ids"):
+    with pytest.raises(InputError, match=r"^cells: "):
         approximate_any_length(rough, 2, 6, 9)
 
 
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize("variant", theory.VARIANTS)
 def test_without_a_marker_a_doubled_sequence_looks_the_same(variant, softmax):
-    """TF([X, X]) = [TF(X), TF(X)]: so length, sum and the like cannot be represented for mixed lengths."""
+    """TF([X, X]) = [TF(X), TF(X)], so length or sum cannot be represented for mixed lengths."""
     network = theory.approximate(rough, 1, 2, 2, variant, bits=2, softmax=softmax).network
     x = np.array([[[F(1, 8), F(5, 8)]]], dtype=object)
     single, double = Engine(network)(x), Engine(network)(np.concatenate([x, x], axis=2))
@@ -165,7 +165,7 @@ def test_without_a_marker_a_doubled_sequence_looks_the_same(variant, softmax):
         assert (np.concatenate([single, single], axis=2) == double).all()
 
 
-def test_any_length_counts_one_to_the_last_cell():
+def test_any_length_puts_one_into_the_last_cell():
     net = approximate_any_length(rough, 1, 3, 3)
     assert (net([[0.1, 1]]) == net([[0.1, 0.9]])).all()
     assert (net([[1.0]]) == net([[F(2, 3)]])).all()

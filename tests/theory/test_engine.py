@@ -1,4 +1,4 @@
-"""The engine against the definition: every row of every token after every loop, for every kind of number."""
+"""The engine against the definition: every row of every token after every loop, for all kinds of numbers."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def rough(x):
 
 
 def assert_same(network, inputs):
-    """All states of the engine equal `LoopedNetwork.states`, which knows nothing of units, floats or batches."""
+    """Compare all states of the engine with `LoopedNetwork.states`."""
     inputs = np.array(inputs, dtype=object)
     truth = [list(network.states(x.T.tolist())) for x in inputs]
     for state in Engine(network).states(inputs):
@@ -46,7 +46,7 @@ def test_every_state_equals_the_definition(variant, softmax, denominator):
 
 
 @pytest.mark.parametrize("variant", theory.VARIANTS)
-def test_trifling_points_and_two_dimensions(variant):
+def test_states_at_trifling_points_in_two_dimensions_equal_the_definition(variant):
     net = theory.approximate(rough, 2, 2, 2, variant, bits=3)
     inside = F(1, 2) - net.epsilon / 3
     assert_same(net.network, [[[inside, F(1, 4)], [F(3, 4), F(0)]], [[F(1, 8), F(1, 8)], [F(5, 8), inside]]])
@@ -54,8 +54,8 @@ def test_trifling_points_and_two_dimensions(variant):
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_random_networks(data):
-    """Arbitrary rational weights, growing numbers, ties, modulation: nothing of the constructions' structure."""
+def test_states_of_random_networks_equal_the_definition(data):
+    """Weights are arbitrary rationals, with growing numbers, ties and modulation, unlike in the constructions."""
     number = st.fractions(-3, 3, max_denominator=4)
     rows = ("a", "b", "c", "d")
     layer = FeedForward(rows)
@@ -79,16 +79,16 @@ HUGE = st.tuples(st.integers(-3, 3), st.sampled_from([0, 52, 530, 995, 996, 997,
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_random_networks_beyond_the_exponents_of_float64(data):
-    """Weights, biases and starts up to 2^1100 and down to 2^-1080: float64 can hold neither them nor their sums."""
+def test_states_beyond_float64_exponents_equal_the_definition(data):
+    """Weights, biases and starts range from 2^-1080 to 2^1100, beyond float64."""
     number = st.one_of(HUGE, st.integers(-2, 2))
-    rows = ("a", "b", "c", "d")  # c and d are reached by no input
+    rows = ("a", "b", "c", "d")  # no input reaches c and d
     layer = FeedForward(rows)
     for _ in range(data.draw(st.integers(1, 4))):
         unit = layer.relu(Form({r: data.draw(number) for r in rows}, data.draw(number)))
         layer.add(data.draw(st.sampled_from("ab")), unit * data.draw(number))
-    still = layer.relu(Form({r: data.draw(number) for r in "cd"}, data.draw(number)))
-    layer.add(data.draw(st.sampled_from(rows)), still * data.draw(number))
+    static = layer.relu(Form({r: data.draw(number) for r in "cd"}, data.draw(number)))
+    layer.add(data.draw(st.sampled_from(rows)), static * data.draw(number))
     encode = {"a": row("x"), "b": row("x") * data.draw(number)} | {r: Form(const=data.draw(number)) for r in "cd"}
     head = Head(Form({"a": data.draw(number)}), Form({"b": data.draw(number), "c": 1}), Form({"d": 1}), "b")
     loops = 3
@@ -99,8 +99,8 @@ def test_random_networks_beyond_the_exponents_of_float64(data):
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_numbers_beyond_two_to_the_996_are_compared_as_they_are(sign):
-    """Where only a bound is wanted they count as 2^996: 4 * 2^996 is more than that, and less than 2^1100."""
+def test_numbers_beyond_two_to_the_996_are_compared_exactly(sign):
+    """Bounds treat these numbers as 2^996, but 4 * 2^996 is more than that and less than 2^1100."""
     layer = FeedForward(("x", "y", "s", "less", "more"))
     for other in ("x", "s"):
         layer.add("less", layer.relu(4 * row("y") - row(other)))
@@ -111,8 +111,8 @@ def test_numbers_beyond_two_to_the_996_are_compared_as_they_are(sign):
         assert_same(network, [[inputs]])
 
 
-def test_a_tiny_offset_is_not_nothing():
-    """2^-1100 is 0 in float64, and yet above it."""
+def test_offset_below_the_smallest_float_counts():
+    """2^-1100 is 0 in float64, but it is above 0."""
     layer = FeedForward(("x", "s", "y"))
     layer.add("y", layer.relu(row("x") + row("s")) * 2**1100)
     network = LoopedNetwork(("x",), {"x": row("x"), "s": Form(const=F(1, 2**1100)), "y": Form()}, layer, (row("y"),), 2)
@@ -121,8 +121,8 @@ def test_a_tiny_offset_is_not_nothing():
 
 
 @pytest.mark.parametrize("read", [0, 1], ids=["unread", "read"])
-def test_a_row_that_no_input_reaches_may_grow_out_of_float64(read):
-    """c doubles in every loop; e = c - c comes back to a small number through units that have grown as well."""
+def test_static_row_may_outgrow_float64(read):
+    """c doubles in every loop. e is the small difference of two units that have outgrown float64 too."""
     layer = FeedForward(("x", "c", "e", "y"))
     layer.add("c", layer.relu(row("c")))
     layer.add("e", layer.relu(row("c")) - layer.relu(row("c") - 1))
@@ -130,18 +130,18 @@ def test_a_row_that_no_input_reaches_may_grow_out_of_float64(read):
     start = {"x": row("x"), "c": Form(const=1), "e": Form(), "y": Form()}
     network = LoopedNetwork(("x",), start, layer, (row("y"), row("c"), row("e")), 60)
     assert_same(network, [[[F(1, 3), F(0)]]])
-    came = Engine(network)(np.array([[[F(1, 3)]]], dtype=object))[0, :, 0]
-    assert list(came[1:]) == [2**60, 60]
+    output = Engine(network)(np.array([[[F(1, 3)]]], dtype=object))[0, :, 0]
+    assert list(output[1:]) == [2**60, 60]
 
 
-def test_a_modulated_network_may_read_no_input_at_all():
+def test_network_without_inputs_may_be_modulated():
     layer = FeedForward(("c",))
     layer.add("c", layer.relu(row("c")))
     network = LoopedNetwork(("x",), {"c": Form(const=1)}, layer, (row("c"),), 5, modulation={"c": [1, 0, 1, 2, 1]})
     assert Engine(network)(np.array([[[F(1, 3), F(0)]]], dtype=object)).tolist() == [[[24, 24]]]
 
 
-def test_a_modulated_row_that_no_input_reaches_may_grow_out_of_float64():
+def test_modulated_static_row_may_outgrow_float64():
     layer = FeedForward(("x", "c", "y"))
     layer.add("c", layer.relu(row("c")))
     layer.add("y", layer.relu(row("x") - row("c") + 2**58))
@@ -152,8 +152,8 @@ def test_a_modulated_row_that_no_input_reaches_may_grow_out_of_float64():
     assert Engine(network)(np.array([[[F(1, 3)]]], dtype=object))[0, 1, 0] == 2**60
 
 
-def test_many_units_with_long_offsets_may_feed_one_row():
-    """70 steps at places that float64 cannot hold: which of them are on is more than 64 bits of information."""
+def test_more_than_62_masked_units_may_feed_one_row():
+    """70 steps have offsets beyond float64, and their on/off pattern does not fit into 64 bits."""
     layer = FeedForward(("x", "s", "y"))
     for k in range(70):
         layer.add("y", (k + 1) * (layer.relu(row("x") - k + row("s")) - layer.relu(row("x") - k + row("s") - 1)))
@@ -162,14 +162,14 @@ def test_many_units_with_long_offsets_may_feed_one_row():
     assert_same(network, [[[F(k) for k in (0, 3, 62, 63, 64, 65, 69, 70)]]])
 
 
-def test_weights_that_float64_cannot_hold():
+def test_weights_beyond_float64_are_exact():
     layer = FeedForward(("x", "y"))
     layer.add("y", 2**1030 * layer.relu(row("x") - 1) + 3 * layer.relu(row("x") + 1))
     network = LoopedNetwork(("x",), {"x": row("x"), "y": Form()}, layer, (row("y"),), 2)
     assert_same(network, [[[F(0), F(2), F(5)]]])
 
 
-def test_softmax_of_scores_that_float64_cannot_hold():
+def test_softmax_of_scores_beyond_float64_selects_the_largest():
     layer = FeedForward(("x", "y"))
     head = Head(row("x"), 2**1100 * row("x"), Form(const=1), "y")
     network = LoopedNetwork(("x",), {"x": row("x"), "y": Form()}, layer, (row("y"),), 1, (head,), softmax=True)
@@ -183,22 +183,22 @@ def test_numbers_beyond_float64_stay_exact():
     layer.add("y", layer.relu(row("x") - row("y")))
     network = LoopedNetwork(("x",), {"x": row("x"), "y": Form()}, layer, (row("x"), row("y")), 9)
     (x, y), *_ = network([[F(1, 3)]])
-    came = Engine(network)(np.array([[[F(1, 3)]]], dtype=object))
-    assert list(came[0, :, 0]) == [x, y] == [F((2**20 + 1) ** 9, 3), F((2**20 + 1) ** 8, 3)]
+    output = Engine(network)(np.array([[[F(1, 3)]]], dtype=object))
+    assert list(output[0, :, 0]) == [x, y] == [F((2**20 + 1) ** 9, 3), F((2**20 + 1) ** 8, 3)]
 
 
-def test_a_mean_over_tokens_whose_sum_leaves_float64_is_exact():
-    """Each value fits into 53 bits, their sum does not."""
+def test_mean_over_tokens_with_a_sum_beyond_float64_is_exact():
+    """Each value fits into 53 bits, but their sum does not."""
     layer = FeedForward(("x", "mean"))
     head = Head(row("x"), Form(), Form(), "mean")
     network = LoopedNetwork(("x",), {"x": 2**53 * row("x"), "mean": Form()}, layer, (row("mean"),), 1, (head,))
     inputs = [1 - F(k, 2**53) for k in (1, 2, 4)]
-    came = Engine(network)(np.array([[inputs]], dtype=object))
-    assert list(came[0, 0]) == [2**53 * sum(inputs) / 3] * 3
+    output = Engine(network)(np.array([[inputs]], dtype=object))
+    assert list(output[0, 0]) == [2**53 * sum(inputs) / 3] * 3
 
 
 def test_plain_float64_is_wrong_where_the_engine_is_right():
-    """K = 128 > 53 bits: the same matrices in floating point lose the label bits."""
+    """With K = 128 > 53 bits the same matrices in float64 lose the label bits."""
     net = theory.approximate(theory.load("attn", 1, 2), 1, 2, 4, "paper")
     weights = net.network.weights()
     first, second = weights.first.astype(float), weights.second.astype(float)
@@ -211,22 +211,22 @@ def test_plain_float64_is_wrong_where_the_engine_is_right():
             scores = (weights.key.astype(float) @ state)[:, :, None] * (weights.query.astype(float) @ state)[:, None, :]
             best = scores == scores.max(axis=1, keepdims=True)
             values = weights.value.astype(float) @ state
-            heard = (values[:, :, None] * best / best.sum(axis=1, keepdims=True)).sum(axis=1)
-            state = state + weights.out.astype(float).T @ heard
+            output = (values[:, :, None] * best / best.sum(axis=1, keepdims=True)).sum(axis=1)
+            state = state + weights.out.astype(float).T @ output
             state = state + second @ np.maximum(first @ state + bias[:, None], 0) + out_bias[:, None]
-        came = weights.decode.astype(float) @ state + weights.decode_bias.astype(float)[:, None]
-        wrong += bool(np.abs(came - net(x).astype(float)).max() > 1e-6)
+        output = weights.decode.astype(float) @ state + weights.decode_bias.astype(float)[:, None]
+        wrong += bool(np.abs(output - net(x).astype(float)).max() > 1e-6)
     assert wrong > 0
 
 
-def test_a_batch_equals_its_inputs_one_by_one():
+def test_batch_equals_single_inputs():
     net = theory.approximate(rough, 1, 2, 4, "lean")
     rng = np.random.default_rng(1)
     x = rng.random((20, 1, 2))
     assert (net(x) == np.stack([net(one) for one in x])).all()
 
 
-def test_the_trace_is_the_definition_with_named_rows():
+def test_trace_equals_the_definition():
     net = theory.approximate(rough, 1, 2, 2, "paper")
     x = np.array([[0.75, 0.25]])
     trace = net.trace(x)
@@ -238,7 +238,7 @@ def test_the_trace_is_the_definition_with_named_rows():
 
 
 @pytest.mark.slow
-def test_sixty_five_thousand_ids():
+def test_paper_with_65536_ids_is_exact():
     net = theory.approximate(theory.load("wave", 1, 2), 1, 2, 32, "paper")
     assert net.construction.num_ids == 65_536
     x = np.array([[[F(3, 32), F(30, 32)]], [[F(11, 32), F(11, 32)]]], dtype=object)
@@ -246,13 +246,13 @@ def test_sixty_five_thousand_ids():
         assert [list(column) for column in values.T] == net.code_value(z)
 
 
-def test_modulation_must_have_one_entry_per_loop():
+def test_modulation_with_wrong_length_raises():
     net = theory.approximate(rough, 1, 2, 2, "modulated")
-    with pytest.raises(AssertionError, match="one entry per loop"):
+    with pytest.raises(AssertionError, match="eta"):
         replace(net.network, loops=3)
 
 
-def test_the_documented_costs_are_those_that_were_measured():
+def test_documented_costs_equal_the_measured_ones():
     root = ROOT
     newest = max((root / "benchmarks" / "results").glob("theory-cpu-*.json"))
     cost = {

@@ -1,4 +1,4 @@
-"""Plain float64: equal to the exact engine while it says so, and wrong only where it has withdrawn its certificate."""
+"""Plain float64: equal to the exact engine as far as its certificate goes, and wrong only beyond it."""
 
 from fractions import Fraction
 
@@ -44,11 +44,11 @@ def test_sixteen_ids_fit_into_float64_and_a_hundred_and_twenty_eight_do_not():
     assert wrong
 
 
-def test_a_sum_over_tied_tokens_is_certified_too():
-    """Both tokens are heard alike: their mean is 2^52 + 1/2, which float64 would hold; their sum, 2^53 + 1, is not."""
+def test_certificate_covers_sums_over_tied_tokens():
+    """Both tokens have equal weights. float64 holds their mean 2^52 + 1/2, but not their sum 2^53 + 1."""
     rows = {"x": row("x"), "m": Form()}
-    heard = Head(row("x"), Form(), Form(), "m")
-    net = LoopedNetwork(("x",), rows, FeedForward(tuple(rows)), (row("m"),), 1, (heard,))
+    head = Head(row("x"), Form(), Form(), "m")
+    net = LoopedNetwork(("x",), rows, FeedForward(tuple(rows)), (row("m"),), 1, (head,))
     assert not run_in_float64(net, np.array([[2.0**53 - 1, 2.0]])).exact
     few = run_in_float64(net, np.array([[3.0, 2.0]]))
     assert few.exact
@@ -56,7 +56,7 @@ def test_a_sum_over_tied_tokens_is_certified_too():
 
 
 def power_of_two_in(number):
-    """The exponent of the largest power of two that divides a float, by halving and doubling."""
+    """Return the exponent of the largest power of two that divides a float, by halving and doubling."""
     exact, exponent = Fraction(number), 0
     while exact.denominator > 1:
         exact, exponent = exact * 2, exponent - 1
@@ -80,8 +80,8 @@ PLACES = st.tuples(
 @example((2.0**53 - 2) * 2.0**-40, 2.0**-40)
 @example(2.0**13, 2.0**-40)  # rounded
 @example(2.0**93, 3 * 2.0**91)
-def test_a_sum_is_certified_if_it_has_less_than_53_digits_above_its_last(a, b):
-    """Once as a unit that reads two rows, once as a row that a unit is added to."""
+def test_certificate_of_a_sum_needs_fewer_than_53_digits(a, b):
+    """The sum is computed in a unit that reads two rows, and in a row that a unit is added to."""
     in_unit = FeedForward(("a", "b", "y"))
     in_unit.add("y", in_unit.relu(row("a") + row("b")))
     in_row = FeedForward(("a", "b", "y"))
@@ -96,13 +96,13 @@ def test_a_sum_is_certified_if_it_has_less_than_53_digits_above_its_last(a, b):
             assert Fraction(float(run.values[0, 0])) == Fraction(a) + Fraction(b)
 
 
-def test_an_input_that_float64_cannot_hold_has_no_certificate():
+def test_input_beyond_float64_has_no_certificate():
     net = LoopedNetwork(("x",), {"x": row("x")}, FeedForward(("x",)), (row("x"),), 1)
     assert run_in_float64(net, np.array([[Fraction(1, 4)]], dtype=object)).exact
     assert run_in_float64(net, np.array([[Fraction(1, 3)]], dtype=object)).exact_through == 0
 
 
-def test_a_number_that_float64_cannot_hold_ends_the_certificate():
+def test_weight_beyond_float64_ends_the_certificate():
     net = theory.approximate(theory.load("attn", 1, 2), 1, 2, 3, "lean")  # the clock moves by 1/3
     run = run_in_float64(net.network, np.array([[0.0, 0.5]]))
     assert run.exact_through == 0

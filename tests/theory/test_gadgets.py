@@ -13,7 +13,7 @@ NUMBERS = st.fractions(min_value=-4, max_value=4, max_denominator=64)
 
 
 def value(build, **rows):
-    """The gadget's value: hidden units evaluated by hand."""
+    """Return the value of a gadget and its number of hidden units, evaluated directly."""
     layer = FeedForward(tuple(rows))
     form = build(layer)
     hidden = [max(unit.const + sum(c * rows[name] for name, c in unit.terms.items()), 0) for unit in layer.units]
@@ -22,37 +22,37 @@ def value(build, **rows):
 
 @given(NUMBERS)
 def test_step_is_a_step_outside_its_trifling_region(x):
-    came, units = value(lambda layer: step(layer, row("x"), Fraction(1, 4)), x=x)
+    output, units = value(lambda layer: step(layer, row("x"), Fraction(1, 4)), x=x)
     assert units == 2
     if x >= 0 or x <= -Fraction(1, 4):
-        assert came == (1 if x >= 0 else 0)
+        assert output == (1 if x >= 0 else 0)
     else:
-        assert came == 1 + 4 * x
+        assert output == 1 + 4 * x
 
 
 @given(NUMBERS)
 def test_rect_is_one_inside_and_zero_outside(x):
-    came, units = value(lambda layer: rect(layer, row("x"), 1, 2, Fraction(1, 4)), x=x)
+    output, units = value(lambda layer: rect(layer, row("x"), 1, 2, Fraction(1, 4)), x=x)
     assert units == 4
     if 1 <= x <= Fraction(7, 4):
-        assert came == 1
+        assert output == 1
     elif x <= Fraction(3, 4) or x >= 2:
-        assert came == 0
+        assert output == 0
     else:
-        assert 0 < came < 1
+        assert 0 < output < 1
 
 
 @given(st.fractions(min_value=-5, max_value=5, max_denominator=16), st.integers(-3, 9), st.integers(-2, 6))
 def test_impulse_passes_x_at_theta_only(x, t, theta):
-    came, units = value(lambda layer: Pulse(layer, row("t"), theta, 5)(row("x")), x=x, t=t)
+    output, units = value(lambda layer: Pulse(layer, row("t"), theta, 5)(row("x")), x=x, t=t)
     assert units == 4
-    assert came == (x if t == theta else 0)
+    assert output == (x if t == theta else 0)
 
 
 @given(st.fractions(-2, 2, max_denominator=16), st.integers(-4, 4), st.fractions(-1, 1, max_denominator=64))
 def test_impulse_with_twice_the_bound_tolerates_a_quarter(x, t, error):
-    came, _ = value(lambda layer: Pulse(layer, row("t"), 0, 4)(row("x")), x=x, t=t + error / 4)
-    assert came == (x if t == 0 else 0)
+    output, _ = value(lambda layer: Pulse(layer, row("t"), 0, 4)(row("x")), x=x, t=t + error / 4)
+    assert output == (x if t == 0 else 0)
 
 
 def test_impulse_leaks_beyond_its_bound_only_before_theta_for_positive_x():
@@ -63,12 +63,12 @@ def test_impulse_leaks_beyond_its_bound_only_before_theta_for_positive_x():
 
 @given(st.integers(-6, 6))
 def test_hat(x):
-    came, units = value(lambda layer: hat(layer, row("x")), x=x)
-    assert (came, units) == (int(x == 0), 3)
+    output, units = value(lambda layer: hat(layer, row("x")), x=x)
+    assert (output, units) == (int(x == 0), 3)
 
 
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=12))
-def test_shift_left_pops_the_first_binary_digit(bits):
+def test_shift_left_removes_the_first_binary_digit(bits):
     layer = FeedForward(("beta", "closed"))
     digit = shift_left(layer, "beta", len(bits), closed=row("closed"))
     beta = sum(Fraction(bit, 2 ** (i + 1)) for i, bit in enumerate(bits))
@@ -80,6 +80,6 @@ def test_shift_left_pops_the_first_binary_digit(bits):
     assert layer({"beta": beta, "closed": 1})["beta"] == 0
 
 
-def test_a_unit_that_reads_an_unknown_row_is_refused():
-    with pytest.raises(AssertionError, match="do not exist"):
+def test_unit_with_an_unknown_row_raises():
+    with pytest.raises(AssertionError, match="'y'"):
         FeedForward(("x",)).relu(Form({"y": 1}))

@@ -91,7 +91,7 @@ def test_corollary_leaves_room_for_dummies(cells, dim, tokens):
 def test_equal_tokens_share_the_attention():
     assert contextual_map(6, 2)([[4], [4]]) == [[4 * 6 + 4]] * 2
     three = contextual_map(6, 3)
-    assert three([[5], [5], [3]]) == three([[5], [3], [3]]) == [[5 * 36 + 3 * 6 + 5]] * 3  # so N = 3 cannot tell
+    assert three([[5], [5], [3]]) == three([[5], [3], [3]]) == [[5 * 36 + 3 * 6 + 5]] * 3  # equal for N = 3
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_equal_tokens_share_the_attention():
         (True, "own digit", [3, 4]),
     ],
 )
-def test_contextual_map_as_printed(with_digit, fault, wrong):
+def test_contextual_map_as_printed_is_wrong(with_digit, fault, wrong):
     columns = [[1, 1], [0, 0]] if with_digit else [[1], [0]]
     right = [4, 4] if with_digit else [2, 2]
-    came = [value for (value,) in contextual_map(2, 2, with_digit, printed={fault})(columns)]
-    assert came != right
-    assert wrong is None or came == wrong
+    output = [value for (value,) in contextual_map(2, 2, with_digit, printed={fault})(columns)]
+    assert output != right
+    assert wrong is None or output == wrong
     assert [value for (value,) in contextual_map(2, 2, with_digit)(columns)] == right
 
 
@@ -149,7 +149,7 @@ def test_bit_extraction_of_a_long_sequence():
 
 
 @pytest.mark.parametrize(("bits", "k", "fault"), [((0, 1), 2, "stray step"), ((0, 1), 2, "signs"), ((1,), 1, "lag")])
-def test_bit_extraction_as_printed(bits, k, fault):
+def test_bit_extraction_as_printed_is_wrong(bits, k, fault):
     assert bit_extraction(bits, {fault})([[k]]) == [[0]]
     assert bit_extraction(bits)([[k]]) == [[1]]
 
@@ -173,9 +173,9 @@ def test_bits_memorizer_is_within_half_a_jump(labels):
     dim, size = len(labels[0]), network.size
     assert (size.dims, size.width, size.loops) == (12 * dim, 18 * dim, len(labels) - 1)
     for k, label in enumerate(labels):
-        for i, came in enumerate(network([[k]])[0]):
+        for i, output in enumerate(network([[k]])[0]):
             jump = max(abs(b[i] - a[i]) for a, b in pairwise(labels))
-            assert abs(came - label[i]) <= jump / 2
+            assert abs(output - label[i]) <= jump / 2
 
 
 def test_bits_memorizer_as_printed_is_wrong_at_the_first_id_and_by_a_whole_jump():
@@ -199,7 +199,7 @@ def test_modulated_memorizers_are_exact(labels):
         assert minimal([[k]])[0] == label
 
 
-def test_modulated_memorizer_as_printed():
+def test_modulated_memorizer_as_printed_is_wrong():
     labels = [2, -3, 5, -1, 4]
     biased = modulated_memorizer(labels, {"label bias"})
     assert [biased([[k]])[0][0] for k in (3, 4)] == [F(3, 5), F(44, 15)]
@@ -214,7 +214,7 @@ def test_modulated_memorizer_as_printed():
 @pytest.mark.parametrize("build", [stream_memorizer, sqrt_memorizer])
 @pytest.mark.parametrize("q", [1, 3])
 def test_a_sample_bears_a_time_that_is_off_by_a_quarter(build, q):
-    """All bits are 1, so that what is sampled is as large as it gets; a softmax id k off by 1/(4q) changes nothing."""
+    """All bits are 1, so the samples are as large as possible. A softmax id k may be off by 1/(4q)."""
     labels = [1 - F(1, 2**q)] * 4
     network = build(labels, q)
     for k in range(4):

@@ -1,4 +1,4 @@
-"""Lower bounds, which hold for every network: below the constructions, and as large as stated."""
+"""Lower bounds for every network: below the constructions, and equal to the stated formulas."""
 
 from fractions import Fraction
 from itertools import product
@@ -18,12 +18,12 @@ def test_bits_needed_are_those_that_tell_all_tables_apart():
 
 
 def test_real_labels_need_as_many_free_numbers():
-    """K d numbers are to be stored; W weights, or W + r m with r values of eta for each of m rows, are there."""
+    """K d numbers must be stored in W weights, or in W + r m numbers with r values of eta for each of m rows."""
     assert theory.real_labels_memorizable(10, 3, 30)
     assert not theory.real_labels_memorizable(10, 3, 29)
     assert theory.real_labels_memorizable(10, 3, 20, loops=5, modulated_rows=2)
     assert not theory.real_labels_memorizable(10, 3, 20, loops=3, modulated_rows=3)
-    assert not theory.real_labels_memorizable(10, 3, 29, loops=7)  # loops alone bring no numbers
+    assert not theory.real_labels_memorizable(10, 3, 29, loops=7)  # loops alone add no numbers
     assert not theory.real_labels_memorizable(10, 3, 29, modulated_rows=7)
 
 
@@ -42,8 +42,8 @@ def test_lower_bounds_are_below_the_constructions():
     assert not theory.real_labels_memorizable(1000, 1, 90)
 
 
-def test_weights_beyond_what_can_be_told_apart_give_no_lower_bound():
-    """One loop of two units for each of 9 steps stores any 10 labels; rows of zeros around it change nothing."""
+def test_lower_bound_ignores_weights_beyond_the_number_of_polynomials():
+    """One loop with two units for each of 9 steps stores any 10 labels. Extra zero weights change nothing."""
     assert loops_needed(10, 8, 18, 18 * 3 + 9 * 4) <= 1
     for parameters in (10**3, 10**5, 10**9):
         assert loops_needed(10, 8, 18, parameters) <= 1
@@ -63,7 +63,7 @@ def test_the_lower_bound_on_loops_is_the_least_solution():
 
 
 def test_modulation_adds_weights_and_degrees_to_the_lower_bound():
-    """By hand: W + r m free numbers, and eta(t) W2 relu(W1 x) has degree 3 more than x: 2 e (3r+3) = 6 e (r+1)."""
+    """There are W + r m free numbers, and each loop raises the degree by 3, so 2 e (3r+3) = 6 e (r+1)."""
     count, q, width, weights, rows = 10**6, 8, 20, 90, 6
     least = loops_needed(count, q, width, weights, rows)
 
@@ -91,12 +91,12 @@ def test_the_lower_bound_of_a_block_is_below_the_constructions_and_is_the_least_
         return weights * (2 * r + 1) * log2(64 * np.e * (r + 1) * sequences * tokens**3 * max(heads, width) / weights)
 
     assert room(least) >= sequences > room(least - 1)
-    assert theory.block_loops_needed(10, 2, 1, 20, 10**9) == 0  # more weights than can be told apart
+    assert theory.block_loops_needed(10, 2, 1, 20, 10**9) == 0  # more weights than polynomials
 
 
 @pytest.mark.parametrize("factors", [4, 5], ids=["weight-tied", "modulated"])
 def test_the_stages_of_a_block_have_no_more_patterns_than_the_lower_bound_counts(factors):
-    """Stage by stage with Alon's (8 e k D / W)^W for k polynomials of degree D: scores, units, and what is read out.
+    """Add up Alon's (8 e k D / W)^W for k polynomials of degree D over all stages: scores, units and the output.
 
     A loop multiplies the state x by W_V and W_O, then by W1 and W2 (and eta): its degree grows by 4 (or 5).
     """
@@ -117,16 +117,16 @@ def test_the_stages_of_a_block_have_no_more_patterns_than_the_lower_bound_counts
 
 
 @pytest.mark.parametrize(
-    "ask",
+    ("call", "field"),
     [
-        lambda: theory.bits_needed(-3, 2, 1),
-        lambda: theory.bits_needed(3, 2, 0),
-        lambda: theory.real_labels_memorizable(0, 1, 1),
-        lambda: theory.real_labels_memorizable(10, 1, 9, loops=-1, modulated_rows=1),
-        lambda: theory.real_labels_memorizable(10, 1, 9, loops=1, modulated_rows=0.5),
-        lambda: loops_needed(10, 1, 1, 1, -1),
+        (lambda: theory.bits_needed(-3, 2, 1), "num_labels"),
+        (lambda: theory.bits_needed(3, 2, 0), "dim"),
+        (lambda: theory.real_labels_memorizable(0, 1, 1), "num_labels"),
+        (lambda: theory.real_labels_memorizable(10, 1, 9, loops=-1, modulated_rows=1), "loops"),
+        (lambda: theory.real_labels_memorizable(10, 1, 9, loops=1, modulated_rows=0.5), "modulated_rows"),
+        (lambda: loops_needed(10, 1, 1, 1, -1), "dims_per_loop"),
     ],
 )
-def test_lower_bounds_refuse_counts_that_are_none(ask):
-    with pytest.raises(InputError, match="must be"):
-        ask()
+def test_lower_bounds_with_invalid_counts_raise(call, field):
+    with pytest.raises(InputError, match=rf"^{field}: "):
+        call()

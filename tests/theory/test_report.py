@@ -1,4 +1,4 @@
-"""What the report on a network says."""
+"""The report of a network."""
 
 import json
 from dataclasses import replace
@@ -9,35 +9,35 @@ from looped import theory
 from looped.theory.report import check_cells, report
 
 
-def test_the_report_says_when_there_is_nothing_to_check_and_when_a_constant_is_refuted():
+def test_report_without_cells_is_empty_and_with_a_wrong_constant_refuted():
     empty = report("mean", 1, 3, 2)
     assert (empty.cells_checked, empty.refuted) == (0, False)
     assert "nothing to check" in empty.text()
-    assert "cells checked" not in empty.text()
     steep = report("attn", 1, 2, 3, lipschitz=0.01)
     assert steep.refuted
-    assert "VIOLATED: f is steeper than its Lipschitz constant 0.01" in steep.text()
+    assert "VIOLATED" in steep.text()
+    assert "0.01" in steep.text()
     assert not report("attn", 1, 2, 3).refuted
 
 
-def test_the_report_says_when_the_network_does_not_return_what_it_stores(monkeypatch):
-    """A network with a printed fault: the cells are compared, and what the report says is what came out."""
+def test_report_of_a_faulty_network_is_refuted(monkeypatch):
+    """A printed fault makes the network return other values than it stores."""
     faulty = theory.approximate(theory.load("wave", 1, 2), 1, 2, 3, printed={"stray digit"})
     assert check_cells(faulty) == (9, False, False)
     assert check_cells(theory.approximate(theory.load("wave", 1, 2), 1, 2, 3)) == (9, True, False)
     assert check_cells(theory.approximate(theory.load("wave", 1, 2), 1, 2, 3, "modulated")) == (9, True, True)
     monkeypatch.setattr("looped.theory.report.approximate", lambda *given, **more: faulty)
-    said = report("wave", 1, 2, 3)
-    assert (said.equals_code, said.exact, said.refuted) == (False, False, True)
-    assert "NO: not the stored label on all of 9 cells checked" in said.text()
-    assert replace(said, equals_code=True, holds=True).refuted is False
+    result = report("wave", 1, 2, 3)
+    assert (result.equals_code, result.exact, result.refuted) == (False, False, True)
+    assert "NO" in result.text()
+    assert replace(result, equals_code=True, holds=True).refuted is False
 
 
 @pytest.mark.parametrize(("variant", "exact"), [("paper", False), ("modulated", True), ("lean-stream", False)])
-def test_the_report_says_what_was_built_and_whether_it_is_exact(variant, exact):
-    said = report("wave", 1, 2, 3, variant)
-    assert (said.exact, said.equals_code, said.holds, said.cells_checked) == (exact, True, True, 9)
-    assert json.loads(json.dumps(said.as_dict()))["size"]["loops"] == said.size.loops
-    assert f"{said.size.loops} loops" in said.text()
-    assert f", {said.size.heads} head{'s' if variant == 'paper' else ''}, width " in said.text()
-    assert ("f(representative)" in said.text()) == exact
+def test_report_has_the_size_and_exactness_of_the_network(variant, exact):
+    result = report("wave", 1, 2, 3, variant)
+    assert (result.exact, result.equals_code, result.holds, result.cells_checked) == (exact, True, True, 9)
+    assert json.loads(json.dumps(result.as_dict()))["size"]["loops"] == result.size.loops
+    assert f"{result.size.loops} loops" in result.text()
+    assert f", {result.size.heads} head{'s' if variant == 'paper' else ''}, width " in result.text()
+    assert ("f(representative)" in result.text()) == exact

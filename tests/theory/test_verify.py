@@ -1,4 +1,4 @@
-"""The table of `verify`: every corrected statement passes, every stated fault is shown."""
+"""The table of `verify`: every corrected statement passes, and every printed fault is shown."""
 
 import json
 from dataclasses import asdict

@@ -77,6 +77,6 @@ def test_a_long_random_schedule_is_estimated_whatever_grows_beside_it(also):
 def test_a_result_tells_the_work_that_was_done(tmp_path):
     config = tiny()
     result = train(config, tmp_path / "run", quiet=True)
-    assert result["flops"] == training_flops(config)
-    stopped = replace(config, train=replace(config.train, max_minutes=1e-9))
-    assert train(stopped, tmp_path / "stopped", quiet=True)["flops"] == training_flops(config, 1)
+    assert result.flops == training_flops(config)
+    stopped = replace(config, train=config.train.override(max_minutes=1e-9))
+    assert train(stopped, tmp_path / "stopped", quiet=True).flops == training_flops(config, 1)

@@ -38,7 +38,7 @@ def test_no_gradient_has_not_grown():
 def stack_and_input() -> tuple[LoopStack, torch.Tensor]:
     config = ModelConfig(
         block="modulated", dim=16, num_heads=2, num_loops=6, injection="add", precision="float64",
-        modulation_start="random",
+        modulation_init="random",
     )  # fmt: skip
     generator = torch.Generator().manual_seed(3)
     stack = LoopStack(config, generator=generator)

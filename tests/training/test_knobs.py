@@ -12,7 +12,7 @@ from looped.training.trainer import Trainer
 from tests.training.conftest import tiny
 
 # A value that stands for another one: it must give the very same outcome, and all others a different one.
-ALIASES = {("conditioning", "auto"): "timestep", ("attention", "task"): "full", ("ends", "task"): "apart"}
+ALIASES = {("conditioning", "auto"): "timestep", ("attention", "task"): "full", ("tie_embeddings", "task"): "no"}
 
 # What else a value needs to be allowed, or to matter.
 COMPANIONS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
@@ -45,11 +45,11 @@ def with_value(part: str, name: str, value: str) -> RunConfig:
     config = tiny(**changes)
     if name == "conditioning":
         # A free table has no rows beyond the trained loops.
-        config = replace(config, model=replace(config.model, beyond="clamp"))
+        config = replace(config, model=replace(config.model, extrapolation="clamp"))
     if name == "positions":
         # The only task whose positions have coordinates.
         config = replace(config, task=TASKS["sudoku"](side=4))
-    if name == "ends":
+    if name == "tie_embeddings":
         # One whose answers are tokens of its inputs.
         config = replace(config, task=TASKS["countdown"](count=3, max_input=10, max_target=30))
     return config
@@ -58,7 +58,7 @@ def with_value(part: str, name: str, value: str) -> RunConfig:
 def outcome(config: RunConfig, folder) -> torch.Tensor:
     """What the trained model says at its own loops and at twice as many (where policies for those matter)."""
     trainer = Trainer(config, folder, quiet=True)
-    assert trainer.fit()["finished"]
+    assert trainer.fit().finished
     inputs = torch.from_numpy(config.task.sample(0, "test", range(4)).inputs)
     beyond = 1 if config.model.block == "standard" else 2
     with torch.no_grad():
@@ -68,7 +68,7 @@ def outcome(config: RunConfig, folder) -> torch.Tensor:
 
 
 def stop_after_every_step(config: RunConfig) -> RunConfig:
-    return replace(config, train=replace(config.train, max_minutes=1e-9))
+    return replace(config, train=config.train.override(max_minutes=1e-9))
 
 
 @pytest.mark.parametrize(("part", "name", "values"), KNOBS, ids=[name for _, name, _ in KNOBS])
@@ -79,7 +79,7 @@ def test_every_value_trains_resumes_bitwise_and_matters(part, name, values, tmp_
         outcomes[value] = outcome(config, tmp_path / value)
         stopping = stop_after_every_step(config)
         stops = 0
-        while not Trainer(stopping, tmp_path / f"{value}-stopped", quiet=True).fit()["finished"]:
+        while not Trainer(stopping, tmp_path / f"{value}-stopped", quiet=True).fit().finished:
             stops += 1
         assert stops == config.train.num_steps - 1
         resumed = outcome(config, tmp_path / f"{value}-stopped")
@@ -99,7 +99,7 @@ NUMBERS = [
     ("train", {"beta2": 0.5}, "other"),
     ("train", {"clip_norm": 0.01}, "other"),
     ("train", {"clip_norm": None}, "other"),
-    ("train", {"final_rate": 0.5}, "other"),
+    ("train", {"final_fraction": 0.5}, "other"),
     ("train", {"ema_decay": 0.9}, "same"),
     ("train", {"supervision": "mean", "supervised_loops": 2}, "other"),
     ("train", {"backprop_loops": 1}, "other"),

@@ -4,14 +4,14 @@ import pytest
 
 from looped.config import RunConfig, TrainConfig
 from looped.tasks import EditDistance
-from looped.training.logger import Log, records
+from looped.training.logger import Log, read_log
 from looped.utils.errors import InputError
 from tests.training.conftest import tiny
 
 
 @pytest.mark.parametrize(("num_steps", "eval_every"), [(100, 50), (3000, 250), (100_000, 1000), (20_000, 250)])
 def test_a_plain_log_has_losses_and_validations_and_no_end_of_lines(num_steps, eval_every, tmp_path, capsys):
-    train = TrainConfig(num_steps=num_steps, eval_every=eval_every, log_every=50)
+    train = TrainConfig().override(num_steps=num_steps, eval_every=eval_every, log_every=50)
     with Log(tmp_path / "log.jsonl", RunConfig(EditDistance(length=4), train=train), 0, quiet=False) as log:
         for step in range(50, num_steps + 1, 50):
             log.record(step, loss=1.0)
@@ -28,7 +28,7 @@ def test_a_plain_log_has_losses_and_validations_and_no_end_of_lines(num_steps, e
 def test_a_byte_that_is_no_text_costs_its_own_line_alone(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"step": 1}\ngarb\xff\n{"step": 2, "note": "\xc3\xa4\xe2\x80\xa8"}\n\xff\xfe')
-    assert records(path) == [('{"step": 1}', 1), ('{"step": 2, "note": "\u00e4\u2028"}', 2)]
+    assert read_log(path) == [('{"step": 1}', 1), ('{"step": 2, "note": "\u00e4\u2028"}', 2)]
 
 
 def test_a_log_that_the_disk_does_not_take_is_one_line(tmp_path):

@@ -86,6 +86,25 @@ SUPERVISION = [
 ]
 
 
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_loss_and_gradient_with_weights_equal_those_of_positions_counted_as_often(spec, accumulation):
+    """Weights 1, 2 and 3 on one side; on the other, the picked positions once, twice and three times."""
+    model = model_of(spec)
+    inputs, targets, mask = batch_of(model)
+    times = mask * (1 + torch.arange(mask.numel()).view_as(mask) % 3)
+    scores = model(inputs)
+    repeated = [each.flatten(0, 1).repeat_interleave(times.flatten(), dim=0) for each in (scores, targets)]
+    loss = F.mse_loss(*repeated) if spec.kind == "vectors" else F.cross_entropy(*repeated)
+    expected = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    stepper = Stepper(model, TrainConfig(accumulation=accumulation, batch_size=len(inputs)), CPU)
+    seen = stepper.gradients(TensorBatch(inputs, targets, times.float()), LOOPS)
+    torch.testing.assert_close(seen[0], loss.detach())
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        if gradient is not None:
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-7)
+
+
 @pytest.mark.parametrize("accumulation", [1, 2, 4])
 @pytest.mark.parametrize(("supervision", "weights"), SUPERVISION, ids=str)
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -97,7 +116,7 @@ def test_loss_and_gradient_are_those_of_the_counted_positions_of_the_supervised_
     batch = batch_of(model)
     loss, right = loss_by_hand(model, batch, weights)
     wanted = torch.autograd.grad(loss, list(model.parameters()))
-    config = TrainConfig(batch_size=8, accumulation=accumulation, **supervision)
+    config = TrainConfig().override(batch_size=8, accumulation=accumulation, **supervision)
     seen = Stepper(model, config, CPU).gradients(batch, LOOPS)
     assert seen.tolist() == pytest.approx([loss.item(), right.item()], rel=1e-6)
     for (name, parameter), gradient in zip(model.named_parameters(), wanted, strict=True):
@@ -110,7 +129,7 @@ NOT_DECAYED = ("gain", "b_in", "b_back", "b3", "b4", "b5")
 @pytest.mark.parametrize("clip_norm", [None, 1.5])
 def test_steps_are_those_of_adamw_along_clipped_gradients(clip_norm):
     """A long gradient, then a short one: AdamW does not see the length of gradients that are all as long."""
-    config = TrainConfig(
+    config = TrainConfig().override(
         batch_size=8, supervision="sum", learning_rate=0.02, beta1=0.8, beta2=0.9, weight_decay=0.3, clip_norm=clip_norm
     )
     model = model_of(CLASSES)
@@ -122,16 +141,16 @@ def test_steps_are_those_of_adamw_along_clipped_gradients(clip_norm):
     ]
     adamw = torch.optim.AdamW(groups, betas=(0.8, 0.9), foreach=False)
     stepper, norms = Stepper(model, config, CPU), []
-    for step, (num_loops, rate) in enumerate([(5, 1.0), (1, 0.5), (5, 0.25)]):
+    for step, (num_loops, lr_fraction) in enumerate([(5, 1.0), (1, 0.5), (5, 0.25)]):
         loss, _ = loss_by_hand(true, batch, [1] * num_loops)
         gradients = torch.autograd.grad(loss, list(named.values()))
         norm = sum(float(gradient.square().sum()) for gradient in gradients) ** 0.5
         for parameter, gradient in zip(named.values(), gradients, strict=True):
             parameter.grad = gradient * (1.0 if clip_norm is None else min(1.0, clip_norm / norm))
         for group in adamw.param_groups:
-            group["lr"] = 0.02 * rate
+            group["lr"] = 0.02 * lr_fraction
         adamw.step()
-        seen = stepper(step, batch, num_loops, rate)
+        seen = stepper(step, batch, num_loops, lr_fraction)
         assert seen[2].item() == pytest.approx(norm, rel=1e-5)
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(parameter, named[name], rtol=1e-6, atol=1e-6, msg=name)
@@ -157,7 +176,7 @@ def test_the_average_forgets_its_start_and_then_at_its_decay():
 def test_a_step_averages_the_weights_that_it_has_made():
     model = model_of(CLASSES)
     batch, wanted = batch_of(model), {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    stepper = Stepper(model, TrainConfig(batch_size=8, learning_rate=0.1, ema_decay=0.25), CPU)
+    stepper = Stepper(model, TrainConfig().override(batch_size=8, learning_rate=0.1, ema_decay=0.25), CPU)
     for step, kept in enumerate([1 / 10, 2 / 11, 1 / 4, 1 / 4]):
         stepper(step, batch, LOOPS, 1.0)
         assert stepper.average is not None
@@ -177,13 +196,13 @@ def test_the_validation_of_a_log_is_that_of_the_averaged_weights(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     logged = {line["step"]: line["validation"] for line in lines if "validation" in line}
     assert logged.keys() == {2, 4}
-    assert result["validation"] == logged[4]
+    assert result.validation == logged[4]
     for step, validation in logged.items():
-        tensors, errors = load_checkpoint(tmp_path / "run" / "checkpoints" / f"step-{step:09d}").tensors, {}
-        for kind in ("average", "model"):
+        tensors, errors = load_checkpoint(tmp_path / "run" / "checkpoints" / f"step-{step:09d}").parts, {}
+        for kind in ("ema", "model"):
             model = build_model(config.model, task.spec)
-            model.load_state_dict({name: tensors[f"{kind}/{name}"] for name in model.state_dict()})
+            model.load_state_dict(tensors[kind])
             (row,) = evaluate(model, task, "validation", 20)["rows"]
             errors[kind] = row["squared_error"]
-        assert validation == pytest.approx(errors["average"], rel=1e-6)
-        assert errors["model"] != pytest.approx(errors["average"], rel=1e-4)
+        assert validation == pytest.approx(errors["ema"], rel=1e-6)
+        assert errors["model"] != pytest.approx(errors["ema"], rel=1e-4)

@@ -37,7 +37,7 @@ def test_accuracy_and_loss_are_those_of_the_examples():
 
 def test_a_rescaled_model_is_asked_anew_for_every_number_of_loops():
     task = EditDistance(length=4, alphabet=3, max_letters=3)
-    config = ModelConfig(block="modulated", dim=16, num_heads=2, num_loops=2, beyond="rescale", injection="add")
+    config = ModelConfig(block="modulated", dim=16, num_heads=2, num_loops=2, extrapolation="rescale", injection="add")
     model = build_model(config, task.spec)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -82,8 +82,8 @@ def test_a_model_whose_outputs_overflow_is_right_by_chance_alone_and_not_scored(
         trainer.model.embedding.fill_(float("inf"))
     (row,) = trainer.evaluate("test", 20)["rows"]
     assert all(math.isnan(row[name]) for name in ("accuracy", "loss", "perplexity", "low", "high"))
-    with pytest.raises(Diverged, match="expected a finite validation, got nan at step 0"):
-        trainer._validation(lambda: False)
+    with pytest.raises(Diverged, match="validation: expected a finite number, got nan at step 0"):
+        trainer._validate(lambda: False)
 
 
 def test_perplexity_covers_the_text_whatever_the_window(tmp_path, monkeypatch):
@@ -124,5 +124,5 @@ def test_a_training_on_values_logs_their_error(tmp_path):
     steps = [line for line in lines if "loss" in line]
     assert len(steps) == 4
     for line in steps:
-        assert "right" not in line
+        assert "accuracy" not in line
         assert line["squared_error"] == pytest.approx(line["loss"], rel=1e-6)

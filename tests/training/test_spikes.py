@@ -27,7 +27,7 @@ def test_a_spike_exceeds_the_factor_times_a_moving_mean_that_it_cannot_carry_awa
     usual = np.float64(norms[0])
     for number, norm in enumerate(norms):
         limit = factor * usual
-        taken = bool(guard.is_usual(torch.tensor(norm)))
+        taken = bool(guard.accepts(torch.tensor(norm)))
         if number > 0 and abs(norm - limit) > 1e-3 * limit:
             assert taken == (norm < limit)
         usual = 0.98 * usual + 0.02 * min(norm, limit)
@@ -36,8 +36,8 @@ def test_a_spike_exceeds_the_factor_times_a_moving_mean_that_it_cannot_carry_awa
 
 def test_a_lasting_change_becomes_usual():
     guard = SpikeGuard(4.0, CPU)
-    guard.is_usual(torch.tensor(1.0))
-    taken = [bool(guard.is_usual(torch.tensor(1000.0))) for _ in range(200)]
+    guard.accepts(torch.tensor(1.0))
+    taken = [bool(guard.accepts(torch.tensor(1000.0))) for _ in range(200)]
     assert not taken[0]
     assert all(taken[150:])
 
@@ -76,23 +76,23 @@ def test_a_spike_moves_no_weight_and_the_next_step_does(optimizer, gradient, mon
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_a_guarded_run_resumes_bitwise_and_tells_what_it_passed_over(tmp_path, precision):
+def test_a_guarded_run_resumes_bitwise_and_tells_what_it_skipped(tmp_path, precision):
     config = tiny(train={"spike_factor": 1.1, "num_steps": 12, "learning_rate": 1.0}, model={"precision": precision})
     whole = Trainer(config, tmp_path / "whole", quiet=True)
     whole.fit()
-    stopping = replace(config, train=replace(config.train, max_minutes=1e-9))
-    while not Trainer(stopping, tmp_path / "stopped", quiet=True).fit()["finished"]:
+    stopping = replace(config, train=config.train.override(max_minutes=1e-9))
+    while not Trainer(stopping, tmp_path / "stopped", quiet=True).fit().finished:
         pass
     resumed = Trainer(config, tmp_path / "stopped", quiet=True)
     resumed.resume()
     assert torch.equal(weights_of(whole.stepper), weights_of(resumed.stepper))
     assert torch.equal(whole.stepper.guard.usual, resumed.stepper.guard.usual)
     lines = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
-    assert {line["passed_over"] for line in lines if "loss" in line} == {0.0, 1.0}
+    assert {line["skipped"] for line in lines if "loss" in line} == {0.0, 1.0}
 
 
 @pytest.mark.parametrize(
-    ("every", "passed_over"),
+    ("every", "skipped"),
     [
         ({"log_every": 4}, {4: 0.0, 8: 0.25, 12: 0.0}),
         ({"log_every": 1}, {step: float(step == 7) for step in range(1, 13)}),
@@ -102,7 +102,7 @@ def test_a_guarded_run_resumes_bitwise_and_tells_what_it_passed_over(tmp_path, p
 )
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_gradient_beyond_numbers_ends_a_training_only_where_a_step_was_made_along_it(
-    guarded, every, passed_over, tmp_path, monkeypatch
+    guarded, every, skipped, tmp_path, monkeypatch
 ):
     config = tiny(train={"spike_factor": 3.0 if guarded else None, "num_steps": 12, **every})
     trainer = Trainer(config, tmp_path / "run", quiet=True)
@@ -120,9 +120,9 @@ def test_a_gradient_beyond_numbers_ends_a_training_only_where_a_step_was_made_al
         with pytest.raises(Diverged, match="expected a finite"):
             trainer.fit()
         return
-    assert trainer.fit()["finished"]
+    assert trainer.fit().finished
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     lines = [line for line in lines if "loss" in line]
-    assert {line["step"]: line["passed_over"] for line in lines} == passed_over
+    assert {line["step"]: line["skipped"] for line in lines} == skipped
     # Where no step was made there is no gradient to tell; elsewhere it is a number.
-    assert all(math.isfinite(line["gradient"]) if line["passed_over"] < 1 else "gradient" not in line for line in lines)
+    assert all(math.isfinite(line["grad_norm"]) if line["skipped"] < 1 else "grad_norm" not in line for line in lines)

@@ -277,7 +277,7 @@ def test_print_stands_out_from_its_ground(ink, ground):
 def run(tmp_path_factory) -> str:
     folder = str(tmp_path_factory.mktemp("film") / "run")
     small = ["--model.dim", "16", "--model.num-loops", "3", "--train.num-steps", "2", "--train.batch-size", "4",
-             "--train.eval-size", "4", "--train.device", "cpu"]  # fmt: skip
+             "--train.eval-size", "4", "--train.runtime.device", "cpu"]  # fmt: skip
     assert main(["train", "sudoku", "--recipe", "laptop", "--task.side", "4", *small, "--out", folder]) == 0
     return folder
 

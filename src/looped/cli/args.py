@@ -62,6 +62,23 @@ def peek(arguments: Sequence[str], flag: str) -> str | None:
     return found
 
 
+def expand_train_flags(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with short training flags written out: --train.learning-rate is
+    --train.optimizer.learning-rate, and --train.optimizer muon is --train.optimizer.kind muon."""
+    from looped.config import GROUP_OF
+
+    expanded = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        name = flag.removeprefix("--train.").replace("-", "_")
+        if flag.startswith("--train.") and name in GROUP_OF:
+            flag = f"--train.{GROUP_OF[name]}.{name.replace('_', '-')}"
+        elif flag in ("--train.optimizer", "--train.schedule"):
+            flag = f"{flag}.kind"
+        expanded.append(flag + equals + value)
+    return expanded
+
+
 def parse(command: type[Parsed], arguments: Sequence[str], program: str) -> Parsed:
     """Flags as a dataclass. tyro draws its complaints in a box; ours are one line."""
     complaint = io.StringIO()
@@ -92,7 +109,7 @@ def _one_line(box: str, program: str) -> str:
     if near and text[0].startswith("Unrecognized"):
         return f"{' '.join(text)}; did you mean {near[0]}?"
     # What a config says of its own fields needs no word of tyro's in front.
-    complaint = re.sub(r"^Error parsing \w+: ", "", " ".join(text))
+    complaint = re.sub(r"^Error parsing [\w.]+: ", "", " ".join(text))
     for pattern, expected in _NOT_A_NUMBER.items():
         if found := pattern.match(" ".join(line for lines in (text, *rest) for line in lines)):
             complaint = f"{found[1]}: expected {expected}, got {found[2]}"

@@ -36,13 +36,13 @@ def inspect(arguments: list[str]) -> None:
     from looped.inference.shipping import load
     from looped.models.engines import choose_device
     from looped.training import evaluate
-    from looped.training.evaluation import EVALUATION_SEED, held_out
+    from looped.training.evaluation import EVALUATION_SEED, num_held_out
     from looped.training.schedules import trained_size
     from looped.utils.files import save_text
 
     run = load(command.run, choose_device(command.device))
     example_size = trained_size(run.config)
-    size = held_out(run.task, "test", command.size, example_size)
+    size = num_held_out(run.task, "test", command.size, example_size)
     batch = run.task.sample(EVALUATION_SEED, "test", range(size), example_size)
     found = look_inside(run.model, batch.inputs, num_loops=command.loops)
     loops = range(1, found["num_loops"] + 1)

@@ -66,11 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"looped: {where}{error.strerror or error}", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError, TypeError) as error:  # the last for sizes beyond any memory
-        from looped.utils.memory import lacking_memory  # with torch, which not every verb takes
+        from looped.utils.memory import exhausted_memory  # with torch, which not every verb takes
 
-        if (lacking := lacking_memory(error)) is None:
+        if (memory := exhausted_memory(error)) is None:
             raise
-        print(f"looped: {lacking} is too small for this command: expected one that asks for less", file=sys.stderr)
+        print(f"looped: out of {memory}: try a smaller model, fewer examples or fewer loops", file=sys.stderr)
         return 2
     return 0
 

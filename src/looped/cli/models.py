@@ -61,12 +61,12 @@ def models(arguments: list[str]) -> None:
 def _list(arguments: list[str]) -> None:
     command = parse(ListCommand, arguments, "looped models list")
 
-    from looped.inference import shipping
+    from looped.models.pretrained import list_models, model_card
 
     found, damaged = [], []
-    for name in shipping.names():
+    for name in list_models():
         try:
-            found.append(shipping.describe(name).to_json())
+            found.append(model_card(name).to_json())
         except InputError as error:
             damaged.append(str(error))
     if found or not damaged:
@@ -103,9 +103,9 @@ def _pack(arguments: list[str]) -> None:
 
 
 def _none() -> str:
-    from looped.inference import shipping
+    from looped.models.pretrained import weights_folder
 
-    return f"no models are shipped yet: {shipping.weights_folder()} has none"
+    return f"no models in {weights_folder()}"
 
 
 def _table(found: list[dict[str, Any]]) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from looped.cli.args import JSON_HELP, AnyRun, leading_name, parse, peek, require_svg, show
+from looped.cli.args import JSON_HELP, AnyRun, expand_train_flags, leading_name, parse, peek, require_svg, show
 from looped.cli.progress import Bar
 from looped.utils.errors import require
 from looped.utils.text import plural
@@ -22,8 +22,13 @@ def train(arguments: list[str]) -> None:
 
     # Without a task there is no help about the knobs: where each of them starts from is up to the task's recipe.
     name, rest = leading_name(arguments, "task", TASKS, "looped train TASK --help")
+    rest = expand_train_flags(rest)
     chosen = peek(rest, "--recipe") or "fast"
     start = recipe(chosen, name, peek(rest, "--model.block") or "looped")
+    # A fixed schedule has no choices: those of the recipe must not stand in its way.
+    fixed = [what for what in ("loop", "size") if peek(rest, f"--train.curriculum.{what}-schedule") == "fixed"]
+    no_choices: dict[str, Any] = {f"{what}_{part}": value for what in fixed for part, value in _FIXED.items()}
+    start = replace(start, train=start.train.override(**no_choices))
     fields: list[Any] = [
         ("recipe", Annotated[Literal[tuple(RECIPES)], tyro.conf.arg(help=_RECIPE_HELP)], field(default=chosen)),
         ("task", task_class(name), field(default=start.task)),
@@ -37,6 +42,7 @@ def train(arguments: list[str]) -> None:
     config = RunConfig(parsed.task, parsed.model, parsed.train, parsed.seed)
 
     from looped import training
+    from looped.serde import encode
 
     interrupted = None
     try:
@@ -44,17 +50,21 @@ def train(arguments: list[str]) -> None:
     except training.Interrupted as stop:
         interrupted, result = stop, stop.result
     done = (
-        f"{config.task.metric} {result['validation']:.3f} on validation data after {result['samples']:,} samples, "
-        f"{result['seconds']:.0f} s"
-        if result["finished"]
-        else f"stopped at step {result['step']} of {result['num_steps']}; the same command goes on"
+        f"{config.task.metric} {result.validation:.3f} on validation data after {result.samples:,} samples, "
+        f"{result.seconds:.0f} s"
+        if result.finished
+        else f"stopped at step {result.step} of {result.num_steps}; the same command resumes it"
     )
-    show(result, f"{result['folder']}: {done}", as_json=parsed.json)
+    show(encode(result), f"{result.folder}: {done}", as_json=parsed.json)
     if interrupted is not None:
         raise interrupted  # so that what waits for this command to succeed does not go on
 
 
-_RECIPE_HELP = "where the other flags start from: the paper's settings, what learns fastest, or a laptop's size"
+_FIXED = {"schedule": "fixed", "choices": ()}
+_RECIPE_HELP = (
+    "starting values of all other flags: the paper's settings, the fastest to learn, dense (an answer for every prefix; "
+    "string tasks only), or a laptop's size"
+)
 _OUT_HELP = "the run's folder (None: runs/ and a name made of the config)"
 
 

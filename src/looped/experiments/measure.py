@@ -15,8 +15,8 @@ from looped.experiments.checks import is_finite
 from looped.experiments.records import RECORD_NAME, Evaluation, Record, read_record, run_key, shrunk, training_curve
 from looped.experiments.spec import Measures
 from looped.tasks.language import corpus
-from looped.training.logger import records as log_records
-from looped.training.run_folder import RunFolder
+from looped.training.logger import read_log
+from looped.training.run_folder import RunFolder, TrainResult
 from looped.training.schedules import trained_size
 from looped.utils.errors import require
 
@@ -32,7 +32,7 @@ def loops_to_read(model: ModelConfig) -> list[int]:
     """Loop counts of a test: within the trained range and, where the model has times for them, beyond it."""
     if model.block == "standard":
         return [1]
-    last = (2 if model.has_time_for(2 * model.num_loops) else 1) * READS_PER_TRAINED
+    last = (2 if model.supports_loops(2 * model.num_loops) else 1) * READS_PER_TRAINED
     return sorted({-(-part * model.num_loops // READS_PER_TRAINED) for part in range(1, last + 1)})
 
 
@@ -40,7 +40,7 @@ def wanted_names(config: RunConfig, measures: Measures) -> list[str]:
     """What must be in a record's `sets` and `extra` for these measures."""
     names = [size_name(multiple) for multiple in measures.sizes]
     if config.model.block == "modulated":
-        names += measures.beyond
+        names += measures.extrapolation
     return [*names, *measures.texts, *([CONTINUITY] if measures.continuity else [])]
 
 
@@ -69,11 +69,11 @@ def own_record(folder: Path, config: RunConfig) -> Record | None:
     return record if record is not None and run_key(record.config) == run_key(config) else None
 
 
-def examine(config: RunConfig, folder: Path, measures: Measures, before: Record | None = None) -> Record:
+def measure_run(config: RunConfig, folder: Path, measures: Measures, before: Record | None = None) -> Record:
     """Measure a trained run; what an earlier record already has stays as it is."""
     run = RunFolder(folder)
     result = run.read_result()
-    require(result is not None and result["finished"], f"{folder} is not trained to its end")
+    require(result is not None and result.finished, f"{folder} is not trained to its end")
     assert result is not None
     record = before if before is not None and before.finished else record_of(config, run, result)
     for name, measure in _measurements(config, folder, measures).items():
@@ -125,33 +125,34 @@ def _noted(record: Record, note: str) -> Record:
 
 
 def failed_try(config: RunConfig, folder: Path, note: str) -> Record:
-    """The record of a training that cannot be finished, with the reason."""
-    run = RunFolder(folder)
-    steps = last_step(folder)
-    known = {"step": steps, "samples": steps * config.train.batch_size, "seconds": 0.0, "flops": 0, "parameters": 0,
-             "hardware": "", "versions": {}}  # fmt: skip
-    return replace(record_of(config, run, known), note=note)
+    """Return the record of a run that cannot be finished, with the reason."""
+    step = last_step(folder)
+    result = TrainResult(
+        finished=False, step=step, num_steps=config.train.num_steps, samples=step * config.train.batch_size,
+        seconds=0.0, parameters=0, flops=0, hardware="", versions={},
+    )  # fmt: skip
+    return replace(record_of(config, RunFolder(folder), result), note=note)
 
 
 def last_step(folder: Path) -> int:
     """The last one that a run's log tells of; 0 where there is none."""
-    return max((step for _, step in log_records(RunFolder(folder).log_path)), default=0)
+    return max((step for _, step in read_log(RunFolder(folder).log_path)), default=0)
 
 
-def record_of(config: RunConfig, run: RunFolder, result: dict[str, Any]) -> Record:
+def record_of(config: RunConfig, run: RunFolder, result: TrainResult) -> Record:
     """A record before anything is tested."""
     return Record(
         config=config,
         finished=False,
         date=date.today().isoformat(),
-        steps=result["step"],
-        samples=result["samples"],
-        seconds=result["seconds"],
-        flops=result["flops"],
-        parameters=result["parameters"],
-        hardware=result["hardware"],
-        versions=result["versions"],
-        curve=training_curve((json.loads(line) for line, _ in log_records(run.log_path)), config.train.batch_size),
+        steps=result.step,
+        samples=result.samples,
+        seconds=result.seconds,
+        flops=result.flops,
+        parameters=result.parameters,
+        hardware=result.hardware,
+        versions=result.versions,
+        curve=training_curve((json.loads(line) for line, _ in read_log(run.log_path)), config.train.batch_size),
         commit=commit(),
     )
 
@@ -163,7 +164,7 @@ def _measurements(config: RunConfig, folder: Path, measures: Measures) -> dict[s
     from looped.models.engines import choose_device
     from looped.training.evaluation import evaluate, evaluate_trained
 
-    model = load_run(folder, choose_device(config.train.device)).model
+    model = load_run(folder, choose_device(config.train.runtime.device)).model
     task, size, loops = config.task, measures.size, loops_to_read(config.model)
 
     def tested(on: Any, *, model: LoopModel = model, example_size: int | None = None) -> Evaluation:
@@ -172,8 +173,10 @@ def _measurements(config: RunConfig, folder: Path, measures: Measures) -> dict[s
     def trained() -> Evaluation:
         return evaluate_trained(model, config, config.train.num_steps, size)
 
-    def with_times(beyond: Any) -> LoopModel:
-        other = build_model(replace(config.model, beyond=beyond), task.spec).to(next(model.parameters()).device)
+    def with_times(extrapolation: Any) -> LoopModel:
+        other = build_model(replace(config.model, extrapolation=extrapolation), task.spec).to(
+            next(model.parameters()).device
+        )
         other.load_state_dict(model.state_dict())
         return other.eval()
 
@@ -185,8 +188,10 @@ def _measurements(config: RunConfig, folder: Path, measures: Measures) -> dict[s
         larger = round(multiple * usual)
         plan[f"sets/{size_name(multiple)}"] = lambda larger=larger: tested(task, example_size=larger)
     if config.model.block == "modulated":
-        for beyond in measures.beyond:
-            plan[f"sets/{beyond}"] = lambda beyond=beyond: tested(task, model=with_times(beyond), example_size=usual)
+        for extrapolation in measures.extrapolation:
+            plan[f"sets/{extrapolation}"] = lambda extrapolation=extrapolation: tested(
+                task, model=with_times(extrapolation), example_size=usual
+            )
     for text in measures.texts:
         plan[f"sets/{text}"] = lambda text=text: tested(replace(task, **{"text": text}))
     if measures.continuity:

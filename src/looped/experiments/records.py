@@ -3,8 +3,11 @@
 Records lie in the runs' folders (`record.json`) and, once collected, in `results/`, one file per run.
 """
 
+import csv
+import io
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -19,6 +22,10 @@ from looped.utils.files import read_json, save_text
 VERSION = 1
 RECORD_NAME = "record.json"
 DIGITS = 6
+INDEX_COLUMNS = (
+    "path", "task", "size", "block", "layers", "loops", "seed", "steps", "samples", "seconds", "parameters", "metric",
+    "value", "low", "high", "date", "commit", "hardware",
+)  # fmt: skip
 
 Evaluation = dict[str, Any]
 """what `looped.training.evaluate` returns"""
@@ -47,7 +54,7 @@ class Record:
     """further test sets by name"""
     extra: dict[str, Any] = field(default_factory=dict)
     curve: list[dict[str, float]] = field(default_factory=list)
-    """the training in at most 200 points: samples, loss, right, and validation where it was measured"""
+    """the training in at most 200 points: samples, loss, accuracy, and validation where it was measured"""
     commit: str | None = None
     """of the code; with + where the working tree was not clean"""
     note: str = ""
@@ -57,8 +64,13 @@ class Record:
         return run_key(self.config)
 
     @property
-    def file_name(self) -> str:
-        return f"{self.config.folder_name}.json"
+    def path(self) -> Path:
+        """Return the record's place under `results/`: HARDWARE/TASK-SIZE/MODEL-SEED-KEY.json (tries/ if unfinished)."""
+        task, model = self.config.task, self.config.model
+        hardware = _hardware_folder(self.hardware) if self.finished else "tries"
+        depth = f"l{model.num_layers}" if model.block == "standard" else f"r{model.num_loops}"
+        name = f"{model.block}-{depth}-s{self.config.seed}-{self.config.key}.json"
+        return Path(hardware) / task.label / name
 
     def to_json(self) -> dict[str, Any]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -95,6 +107,13 @@ class Record:
             if evaluation is not None:
                 check_evaluation(name if name in ("test", "train") else f"sets.{name}", evaluation, self.config, check)
         check_extra(self.extra, check)
+
+
+def _hardware_folder(hardware: str) -> str:
+    """Return a folder name for a device: `h200` for NVIDIA H200, `cpu` for any CPU."""
+    if not hardware or hardware.startswith("CPU"):
+        return "cpu"
+    return re.sub(r"[^a-z0-9]+", "-", hardware.lower().removeprefix("nvidia ")).strip("-")
 
 
 class Value(NamedTuple):
@@ -161,7 +180,7 @@ def run_key(config: RunConfig) -> str:
 def load_records(results: Path | None, runs: Path | None) -> dict[str, Record]:
     """All records by `run_key`: those collected, and those in the runs' own folders, which win."""
     found: dict[str, Record] = {}
-    for folder, pattern in ((results, "*.json"), (runs, f"*/{RECORD_NAME}")):
+    for folder, pattern in ((results, "**/*.json"), (runs, f"*/{RECORD_NAME}")):
         if folder is None or not folder.is_dir():
             continue
         for key, record in _records_in(folder, pattern).items():
@@ -221,28 +240,50 @@ def collect(records: Iterable[Record], results: Path, *, replaced: bool = False)
     A file that says something else about the same run stays, unless it is to be replaced: only what adds to a record
     (another test set) may take its place unasked, and a result that of a failed try. Another run's file always stays.
     """
+    known = _records_in(results, "**/*.json")
     new: dict[Path, Record] = {}
     for record in records:
-        path = results / record.file_name
+        path, before = results / record.path, known.get(record.key)
         if not record.finished and not record.note:
             continue
-        before = new.get(path) or (read_record(path) if path.exists() else None)
+        # A file name holds only what differs from the defaults, and those may change.
+        require(
+            not path.exists() or read_record(path).key == record.key,
+            f"{path} holds another run of the same name: expected it to be renamed or moved away first",
+        )
         if before is not None:
-            # A name tells only what differs from the defaults, and those may change.
-            require(
-                before.key == record.key,
-                f"{path} holds another run of the same name: expected it to be renamed or moved away first",
-            )
             if before.to_json() == record.to_json() or (before.finished and not record.finished):
                 continue
             require(
                 replaced or not before.finished or _adds_to(before.to_json(), record.to_json()),
                 f"{path} holds another result of the same run: expected --replace to put the new one in its place",
             )
-        new[path] = record
+        new[path] = known[record.key] = record
     for path, record in new.items():
         save_record(path, record)
+        if record.finished:
+            (results / replace(record, finished=False).path).unlink(missing_ok=True)  # the failed try
+    if new:
+        write_index(results)
     return list(new)
+
+
+def write_index(results: Path) -> None:
+    """Write `index.csv`: one row per record, with its path, its config in short and its test score."""
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(INDEX_COLUMNS)
+    for path in sorted(results.glob("**/*.json")):
+        record = read_record(path)
+        task, model, train = record.config.task, record.config.model, record.config.train
+        score = None if record.test is None else evaluation_value(record.test, task.metric)
+        numbers = ("", "", "") if score is None else score
+        writer.writerow((
+            path.relative_to(results).as_posix(), task.name, task.size, model.block, model.num_layers, model.num_loops,
+            record.config.seed, train.num_steps, record.samples, record.seconds, record.parameters, task.metric,
+            *numbers, record.date, record.commit or "", record.hardware,
+        ))  # fmt: skip
+    save_text(results / "index.csv", table.getvalue())
 
 
 def _adds_to(before: Any, now: Any) -> bool:
@@ -267,7 +308,7 @@ def training_curve(lines: Iterable[dict[str, Any]], batch_size: int) -> list[dic
     points: dict[int, dict[str, float]] = {}
     for line in lines:
         point = points.setdefault(line["step"], {"samples": line["step"] * batch_size})
-        known = ("loss", "right", "squared_error", "validation")
+        known = ("loss", "accuracy", "squared_error", "validation")
         point.update({name: line[name] for name in known if is_number(line.get(name))})
     ordered = [points[step] for step in sorted(points) if len(points[step]) > 1]
     if len(ordered) <= MAX_CURVE_POINTS:

@@ -20,7 +20,7 @@ from looped.experiments.measure import lacking, last_step, require_texts
 from looped.experiments.records import Record, Value, cell_value, load_records, run_key
 from looped.experiments.report.cells import measure_of
 from looped.experiments.spec import Cell, Experiment
-from looped.experiments.worker import Outcome, finish_cell, start_worker
+from looped.experiments.worker import WorkerResult, finish_cell, start_worker
 from looped.training.flops import estimated_flops
 from looped.training.run_folder import RunFolder
 from looped.utils.errors import InputError, require
@@ -46,7 +46,7 @@ class Work:
     waiting: list[RunConfig]
     num_seeds: int = 1
     stop_at: float | None = None
-    running: dict["Future[Outcome]", tuple[RunConfig, "Seat"]] = field(default_factory=dict)
+    running: dict["Future[WorkerResult]", tuple[RunConfig, "Seat"]] = field(default_factory=dict)
     elsewhere: list[RunConfig] = field(default_factory=list)
     """being done by another runner"""
     failed: dict[RunConfig, str] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Seat:
             1, multiprocessing.get_context("spawn"), start_worker, (self.watched, self.device)
         )  # fmt: skip
 
-    def begin(self, config: RunConfig, work: Work) -> "Future[Outcome]":
+    def begin(self, config: RunConfig, work: Work) -> "Future[WorkerResult]":
         return self.pool.submit(finish_cell, config, str(work.root), work.experiment.measures)
 
     def clear(self) -> None:
@@ -195,7 +195,7 @@ def _work_through(work: Work, free: list[Seat]) -> None:
             _show_running(work)
 
 
-def _take_in(work: Work, config: RunConfig, outcome: Outcome) -> None:
+def _take_in(work: Work, config: RunConfig, outcome: WorkerResult) -> None:
     if outcome.state == "busy":
         work.elsewhere.append(config)
     elif outcome.state == "failed":
@@ -239,7 +239,7 @@ def _show_running(work: Work) -> None:
 
 def _devices(configs: Sequence[RunConfig]) -> list[str]:
     """The GPUs that workers share out among themselves; none where all is computed on the CPU."""
-    if all(config.train.device == "cpu" for config in configs):
+    if all(config.train.runtime.device == "cpu" for config in configs):
         return []
     import torch
 

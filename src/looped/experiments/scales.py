@@ -81,10 +81,9 @@ _SMOKE_TRAIN: dict[str, Any] = {
     "num_threads": 1,
 }  # fmt: skip
 
-# What one H200 was measured to do with `fast` (dev/LOG.md): a step takes so long whatever its size, each loop of a layer so
-# much more, and the operations that `training_flops` counts come at so many a second, by the width of the model from
-# which on that holds. Eight of a `gpu` cell's ten minutes are for training, the rest for compiling and testing. To
-# change these numbers is to change the steps, and so the runs.
+# Measured on one H200 with `fast` (dev/LOG.md): a fixed time per step, more per loop of a layer, and FLOPs per second
+# by width (the largest width that fits applies). Eight of a `gpu` cell's ten minutes are for training, the rest for
+# compiling and testing. These numbers set the steps of a run, so changing them changes the runs.
 GPU_SECONDS_PER_STEP, GPU_SECONDS_PER_LOOP = 1.3e-3, 3.5e-5
 GPU_FLOPS_PER_SECOND = {512: 4.2e14, 0: 2.35e14}
 GPU_TRAINING_SECONDS = 480
@@ -93,6 +92,16 @@ GPU_TRAINING_SECONDS = 480
 SMALLER_BATCHES = (112, 96, 80, 64)
 # One thread of a laptop's core beside another one: 600 examples a second of edit distance 6 at r = 8 (dev/LOG.md).
 CPU_FLOPS_PER_SECOND = 2.4e10
+
+
+def dense(problem: str, scale: Scale, block: str, **model: Any) -> RunConfig:
+    """Return the config of a string problem with answers for all prefixes: by the recipe `dense`, or small by the
+    scale's own recipe."""
+    if SIZES[scale].recipe != "laptop":
+        return start(problem, scale, block, "dense", **model)
+    config = start(problem, scale, block, **model)
+    prefixes: dict[str, Any] = {"answers": "prefixes"}
+    return replace(config, task=replace(config.task, **prefixes))
 
 
 def start(problem: str, scale: Scale, block: str = "looped", recipe_name: str | None = None, **model: Any) -> RunConfig:
@@ -104,15 +113,15 @@ def start(problem: str, scale: Scale, block: str = "looped", recipe_name: str | 
             config,
             task=replace(config.task, **known.smallest),
             model=replace(config.model, dim=8, num_heads=2),
-            train=replace(config.train, **_SMOKE_TRAIN),
+            train=config.train.override(**_SMOKE_TRAIN),
         )
     elif scale == "laptop":
         config = replace(config, task=replace(config.task, **known.small))
     else:
         config = replace(config, task=replace(config.task, **known.full))
-        if known.sizes and config.train.size_schedule == "growing":
+        if known.sizes and config.train.curriculum.size_schedule == "growing":
             shares = tuple(size / known.sizes[-1] for size in known.sizes)
-            config = replace(config, train=replace(config.train, size_choices=shares))
+            config = replace(config, train=config.train.override(size_choices=shares))
     if known.task == "language":
         text: dict[str, Any] = {"text": TEXTS[scale]}
         config = replace(config, task=replace(config.task, **text))
@@ -125,7 +134,7 @@ def fitting(config: RunConfig, scale: Scale) -> RunConfig:
         return config
     for batch_size in SMALLER_BATCHES:
         if batch_size < config.train.batch_size:
-            config = replace(config, train=replace(config.train, batch_size=batch_size))
+            config = replace(config, train=config.train.override(batch_size=batch_size))
             if estimated_seconds(config, scale) <= GPU_TRAINING_SECONDS:
                 return config
     return with_share(config, GPU_TRAINING_SECONDS / estimated_seconds(config, scale))
@@ -134,17 +143,22 @@ def fitting(config: RunConfig, scale: Scale) -> RunConfig:
 def with_share(config: RunConfig, share: float) -> RunConfig:
     """So much of a training's steps, its curriculum in proportion."""
     train = config.train
-    curriculum = None if train.curriculum_steps is None else max(1, int(share * train.curriculum_steps))
+    curriculum = train.curriculum.curriculum_steps
+    curriculum = None if curriculum is None else max(1, int(share * curriculum))
     steps = max(1, int(share * train.num_steps))
-    return replace(config, train=replace(train, num_steps=steps, curriculum_steps=curriculum))
+    return replace(config, train=train.override(num_steps=steps, curriculum_steps=curriculum))
 
 
 def fitting_alike(configs: dict[Key, RunConfig], scale: Scale) -> dict[Key, RunConfig]:
     """The same for runs that are to be compared after as many steps and examples: those of the slowest."""
     fitted = [fitting(config, scale).train for config in configs.values()]
     slowest = min(fitted, key=lambda train: (train.num_steps, train.batch_size))
-    alike: dict[str, Any] = {name: getattr(slowest, name) for name in ("num_steps", "curriculum_steps", "batch_size")}
-    return {key: replace(config, train=replace(config.train, **alike)) for key, config in configs.items()}
+    alike: dict[str, Any] = {
+        "num_steps": slowest.num_steps,
+        "batch_size": slowest.batch_size,
+        "curriculum_steps": slowest.curriculum.curriculum_steps,
+    }
+    return {key: replace(config, train=config.train.override(**alike)) for key, config in configs.items()}
 
 
 def measures(scale: Scale, **more: Any) -> Measures:

@@ -26,7 +26,7 @@ class Measures:
     """examples of a test (None: as many as the task has by itself; of a text, all)"""
     sizes: tuple[float, ...] = ()
     """also examples of these sizes, as multiples of the trained size; the task must have room for them"""
-    beyond: tuple[Literal["clamp", "rescale"], ...] = ()
+    extrapolation: tuple[Literal["clamp", "rescale"], ...] = ()
     """also with these times for loops beyond the trained number"""
     texts: tuple[str, ...] = ()
     """also on the test splits of these texts"""

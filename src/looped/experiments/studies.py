@@ -10,6 +10,7 @@ from looped.config import RunConfig
 from looped.experiments.scales import (
     BLOCKS,
     SIZES,
+    dense,
     estimated_seconds,
     fitting,
     fitting_alike,
@@ -92,7 +93,7 @@ def length(scale: Scale) -> Experiment:
     starts, num_loops = _starts(scale), SIZES[scale].study_loops
     base = starts["looped"]
     # The model gets classes for answers of twice the length; it is trained on strings of the usual one.
-    shares = tuple(share / 2 for share in base.train.size_choices or (1.0,))
+    shares = tuple(share / 2 for share in base.train.curriculum.size_choices or (1.0,))
     twice: dict[str, Any] = {"length": 2 * base.task.size}
     task = replace(base.task, **twice)
     kinds: dict[str, dict[str, Any]] = {
@@ -109,7 +110,7 @@ def length(scale: Scale) -> Experiment:
     columns: dict[str, RunConfig] = {}
     for kind, schedule in kinds.items():
         for name, config in starts.items():
-            config = replace(config, task=task, train=replace(config.train, **schedule))
+            config = replace(config, task=task, train=config.train.override(**schedule))
             columns[f"{name}, trained on {kind}, r={num_loops}"] = config
     columns = fitting_alike(columns, scale)
     return Experiment(
@@ -171,7 +172,7 @@ def loops(scale: Scale) -> Experiment:
         f"timestep, {twice}, rescale": ("timestep", "sets/rescale", 2 * num_loops),
     }
     configs = {
-        (row, name): replace(config, train=replace(config.train, **schedule))
+        (row, name): replace(config, train=config.train.override(**schedule))
         for row, schedule in schedules.items()
         for name, config in _starts(scale).items()
     }
@@ -191,7 +192,7 @@ def loops(scale: Scale) -> Experiment:
         ),
         scale=scale,
         cells=tuple(cells),
-        measures=measures(scale, beyond=("clamp", "rescale")),
+        measures=measures(scale, extrapolation=("clamp", "rescale")),
     )
 
 
@@ -206,7 +207,7 @@ def fidelity(scale: Scale) -> Experiment:
         looped, model=replace(looped.model, norm="query-key")
     )
     variants["zero start overwritten", "timestep"] = replace(
-        timestep, model=replace(timestep.model, modulation_start="random")
+        timestep, model=replace(timestep.model, modulation_init="random")
     )
     return Experiment(
         id="fidelity",
@@ -289,14 +290,13 @@ def rates(scale: Scale) -> Experiment:
         config = _for_as_long_as_most(block, num_loops, scale)
         seconds = estimated_seconds(config, scale)
         # A longer start on short strings would help a rate that is too high, by leaving it less to do (dev/LOG.md).
-        train = replace(config.train, curriculum_steps=_start(block, scale).train.curriculum_steps)
+        train = config.train.override(curriculum_steps=_start(block, scale).train.curriculum.curriculum_steps)
         longer = estimated_seconds(replace(config, train=train), scale) / seconds
-        train = replace(train, num_steps=int(train.num_steps / longer))
+        train = train.override(num_steps=int(train.num_steps / longer))
         for row, share in (("all", 1.0), ("half", 0.5), ("quarter", 0.25)):
-            lower = replace(
-                train,
-                learning_rate=share * train.learning_rate,
-                muon_learning_rate=share * train.muon_learning_rate,
+            lower = train.override(
+                learning_rate=share * train.optimizer.learning_rate,
+                muon_learning_rate=share * train.optimizer.muon_learning_rate,
             )
             cells.append(Cell(row, f"{name} r={num_loops}", replace(config, train=lower)))
     return Experiment(
@@ -310,6 +310,34 @@ def rates(scale: Scale) -> Experiment:
         cells=tuple(cells),
         measures=measures(scale),
         against="all",
+    )
+
+
+def words(scale: Scale) -> Experiment:
+    length, num_loops, alphabet = {"smoke": (4, 4, 3), "laptop": (6, 8, 3)}.get(scale, (20, 20, 26))
+    # Words that people compare have any lengths and any letters, and are much alike or not at all.
+    of_all: dict[str, Any] = {
+        "length": length, "min_length": 1, "min_letters": 1, "max_letters": alphabet, "lengths": "any",
+        "edits": "uniform",
+    }  # fmt: skip
+    of_lcs: dict[str, Any] = {"pairs": "edited"}
+    cells = []
+    for row, problem, of_task in (("edit distance", "ED40", {}), ("LCS", "LCS60", of_lcs)):
+        for name, block in BLOCKS.items():
+            config = dense(problem, scale, block, num_loops=num_loops)
+            config = replace(config, task=replace(config.task, **of_all, **of_task))
+            # A length of a pair comes in few of the batches, so that it takes half as many again.
+            cells.append(Cell(row, f"{name} r={num_loops}", with_share(config, 1.5)))
+    return Experiment(
+        id="words",
+        title="Words of any length",
+        about=(
+            f"Words of 1 to {length} letters, drawn from one to all {alphabet} letters: for models that answer what "
+            f"people type. By the recipe `dense`, with answers for all prefixes in training. Scale {scale}."
+        ),
+        scale=scale,
+        cells=tuple(cells),
+        measures=measures(scale),
     )
 
 
@@ -328,4 +356,5 @@ STUDIES: dict[str, Callable[[Scale], Experiment]] = {
     "recipes": recipes,
     "equal-time": equal_time,
     "rates": rates,
+    "words": words,
 }

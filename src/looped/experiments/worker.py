@@ -11,14 +11,16 @@ from typing import Literal, NamedTuple
 
 from looped.config import RunConfig
 from looped.experiments.locks import claimed
-from looped.experiments.measure import examine, failed_try, lacking, own_record
+from looped.experiments.measure import failed_try, lacking, measure_run, own_record
 from looped.experiments.records import RECORD_NAME, Record, save_record
 from looped.experiments.spec import Measures
 from looped.utils.errors import InputError
-from looped.utils.memory import lacking_memory
+from looped.utils.memory import exhausted_memory
 
 
-class Outcome(NamedTuple):
+class WorkerResult(NamedTuple):
+    """What became of one run."""
+
     state: Literal["finished", "busy", "stopped", "failed"]
     text: str = ""
     """why it failed"""
@@ -51,28 +53,30 @@ def start_worker(runner: Connection, device: str | None) -> None:
 _IDLE = threading.Event()  # in a worker: set while no run is being worked on
 
 
-def finish_cell(config: RunConfig, root: str, measures: Measures) -> Outcome:
+def finish_cell(config: RunConfig, root: str, measures: Measures) -> WorkerResult:
     """In a worker: train and test one run, unless another one is at it."""
     _IDLE.clear()
     try:
-        threads = config.train.num_threads or int(os.environ["OMP_NUM_THREADS"])
-        return finish_run(replace(config, train=replace(config.train, num_threads=threads)), Path(root), measures)
+        threads = config.train.runtime.num_threads or int(os.environ["OMP_NUM_THREADS"])
+        return finish_run(replace(config, train=config.train.override(num_threads=threads)), Path(root), measures)
     except InputError as error:
-        return Outcome("failed", str(error))
+        return WorkerResult("failed", str(error))
     except (OSError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _is_of_the_machine(error):
             raise
-        return Outcome("failed", f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+        return WorkerResult("failed", f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
     finally:
         _IDLE.set()
 
 
 def _is_of_the_machine(error: RuntimeError) -> bool:
     """Whether it is the GPU or the memory that failed, which says nothing about other runs; else it is a bug."""
-    return lacking_memory(error) is not None or any(word in str(error).lower() for word in ("cuda", "cublas", "cudnn"))
+    return exhausted_memory(error) is not None or any(
+        word in str(error).lower() for word in ("cuda", "cublas", "cudnn")
+    )
 
 
-def finish_run(config: RunConfig, root: Path, measures: Measures) -> Outcome:
+def finish_run(config: RunConfig, root: Path, measures: Measures) -> WorkerResult:
     """Train and test one run under `root` and write its record, from wherever it stands."""
     from looped.training import Interrupted, train
     from looped.training.trainer import Diverged
@@ -80,17 +84,17 @@ def finish_run(config: RunConfig, root: Path, measures: Measures) -> Outcome:
     folder = root / config.folder_name
     with claimed(root, config.folder_name) as free:
         if not free:
-            return Outcome("busy")
+            return WorkerResult("busy")
         record = own_record(folder, config)
         if record is not None and not lacking(record, config, measures):
-            return Outcome("finished", record=record)
+            return WorkerResult("finished", record=record)
         try:
             train(config, folder, quiet=True)
-            record = examine(config, folder, measures, record)
+            record = measure_run(config, folder, measures, record)
         except Interrupted:
-            return Outcome("stopped")
+            return WorkerResult("stopped")
         except Diverged as error:
             save_record(folder / RECORD_NAME, failed_try(config, folder, str(error)))
             raise
         save_record(folder / RECORD_NAME, record)
-        return Outcome("finished", record=record)
+        return WorkerResult("finished", record=record)

@@ -11,12 +11,11 @@ from torch import Tensor
 from looped.config import RunConfig
 from looped.models import LoopModel, build_model
 from looped.models.engines import set_engine
+from looped.models.model import load_weights
 from looped.tasks import Batch, Task
 from looped.training.evaluation import EVALUATION_SEED
 from looped.training.run_folder import RunFolder
 from looped.training.schedules import trained_size
-from looped.training.step import load_weights
-from looped.training.trainer import run_weights
 from looped.utils.errors import require
 
 
@@ -77,9 +76,9 @@ def load_run(path: str | Path, device: str | torch.device = "cpu") -> Run:
     folder = RunFolder(path)
     config = folder.read_config()
     model = build_model(config.model, config.task.spec)
-    step, weights = run_weights(folder)
-    load_weights(model, weights, str(path))
-    return Run(config, on_device(model, device), step, str(path))
+    checkpoint = folder.require_checkpoint()
+    load_weights(model, checkpoint.weights, str(path))
+    return Run(config, on_device(model, device), checkpoint.step, str(path))
 
 
 def on_device(model: LoopModel, device: str | torch.device) -> LoopModel:

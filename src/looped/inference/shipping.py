@@ -1,6 +1,5 @@
 """Trained models that come with the package: load one, make one of a run, and measure them all afresh."""
 
-import json
 import math
 import re
 import sys
@@ -12,34 +11,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save as to_bytes
 
 from looped.inference.run import Run, load_run, on_device
 from looped.models import build_model
+from looped.models.model import load_weights
 from looped.models.pretrained import (
-    ENTRY,
-    Measurement,
-    Shipped,
-    best,
-    describe,
-    hash_of,
-    meant,
-    names,
+    ModelCard,
+    ShippedScore,
+    list_models,
+    model_card,
+    model_file,
     read_shipped,
     require_no_near_miss,
+    resolve_name,
     shipped_path,
-    weights_folder,
 )
 from looped.training.evaluation import EVALUATION_SEED, INTERVAL_DEVIATIONS, evaluate, interval
 from looped.training.schedules import trained_size
-from looped.training.step import load_weights
 from looped.utils.errors import InputError, require
 from looped.utils.files import read_json, save
-
-__all__ = [
-    "Measurement", "Shipped", "agree", "best", "describe", "evaluate_shipped", "load", "names", "pack",
-    "weights_folder",
-]  # fmt: skip
 
 MAX_TOTAL_BYTES = 24_000_000  # of all models: a package should stay quick to install
 
@@ -55,7 +45,7 @@ LEAST = 32  # examples that a model is asked even if it has no time left: fewer 
 def load(name: str | Path, device: str | torch.device = "cpu") -> Run:
     """What a user may mean: a run's folder, a shipped model, or a task, which stands for its best one."""
     name = str(name)
-    if (shipped := meant(name)) is not None:
+    if (shipped := resolve_name(name)) is not None:
         return _load_shipped(shipped, device)
     require_no_near_miss(name)
     return load_run(name, device)
@@ -76,7 +66,7 @@ def pack(
     date: str | None = None,
     size: int | None = None,
     device: str | torch.device = "cpu",
-) -> Shipped:
+) -> ModelCard:
     """Round the weights of a run's newest checkpoint to bfloat16, test what came out, and write it as a shipped model.
 
     The number that is stored is measured here, on the rounded weights, so that it is theirs. Commit, date and the
@@ -98,7 +88,7 @@ def pack(
 
     size = before.size if size is None and before is not None else size
     report = evaluate(run.model, task, "test", size, example_size=trained_size(config))
-    test = Measurement.of_evaluation(report)
+    test = ShippedScore.from_evaluation(report)
     require(math.isfinite(test.value), f"expected a finite {task.metric}, got {test.value}")
     require(
         task.distinct_among("test", test.size + 1) > test.size,
@@ -112,16 +102,15 @@ def pack(
         "config": config.identity(), "step": run.step, "samples": run.step * config.train.batch_size,
         "parameters": run.model.num_parameters(), "test": asdict(test), "record": config.folder_name,
         "commit": commit, "date": date, "example": {key: each.tolist() for key, each in example._asdict().items()},
-        "sha256": hash_of(weights),
     }  # fmt: skip
-    data = to_bytes(weights, {ENTRY: json.dumps(about, sort_keys=True)})
-    others = sum(shipped_path(other).stat().st_size for other in names() if other != name)
+    data = model_file(weights, about)
+    others = sum(shipped_path(other).stat().st_size for other in list_models() if other != name)
     require(
         others + len(data) <= MAX_TOTAL_BYTES,
         f"expected at most {MAX_TOTAL_BYTES:,} bytes of weights in all, got {others + len(data):,} with {name}",
     )
     save(shipped_path(name), lambda handle: handle.write(data))
-    return describe(name)
+    return model_card(name)
 
 
 def evaluate_shipped(seconds: float = 120.0, *, clock: Callable[[], float] = time.monotonic) -> list[dict[str, Any]]:
@@ -131,11 +120,11 @@ def evaluate_shipped(seconds: float = 120.0, *, clock: Callable[[], float] = tim
     than the recorded test had. Some are always asked. Rows are ready for JSON.
     """
     require(seconds > 0, f"seconds must be positive, got {seconds}")
-    chosen, started, rows = names(), clock(), []
+    chosen, started, rows = list_models(), clock(), []
     for place, name in enumerate(chosen):
         begin = clock()
         share = max(0.0, started + seconds - begin) / (len(chosen) - place)
-        shipped, run = describe(name), _load_shipped(name, "cpu")
+        shipped, run = model_card(name), _load_shipped(name, "cpu")
         fresh = _measure_fresh(run, shipped.test, begin + share, clock)
         rows.append({
             "name": name, "task": run.task.name, "measured": asdict(fresh), "recorded": asdict(shipped.test),
@@ -148,14 +137,14 @@ def evaluate_shipped(seconds: float = 120.0, *, clock: Callable[[], float] = tim
     return rows
 
 
-def agree(first: Measurement, second: Measurement) -> bool:
+def agree(first: ShippedScore, second: ShippedScore) -> bool:
     """Whether two measurements can be of one model: by Fisher's exact test for shares, else by their distance.
 
     One model's values have one spread, so the two are pooled: a small test may have missed the rare large errors that
     make most of the mean, and would then think itself more exact than it is.
     """
-    if first.right is not None and second.right is not None:
-        return chance_of_shares(first.right, first.size, second.right, second.size) >= LEAST_PROBABILITY
+    if first.num_right is not None and second.num_right is not None:
+        return chance_of_shares(first.num_right, first.size, second.num_right, second.size) >= LEAST_PROBABILITY
     both = (first, second)
     squares = sum((each.size * (each.high - each.low) / (2 * INTERVAL_DEVIATIONS)) ** 2 for each in both)
     variance = squares / sum(each.size for each in both)
@@ -182,7 +171,7 @@ def _log_choose(n: int, k: int) -> float:
 
 
 @torch.no_grad()
-def _measure_fresh(run: Run, recorded: Measurement, until: float, clock: Callable[[], float]) -> Measurement:
+def _measure_fresh(run: Run, recorded: ShippedScore, until: float, clock: Callable[[], float]) -> ShippedScore:
     """Score test examples from where the recorded test ended, in chunks, until the time or the examples are used up.
 
     The same seed with later indices gives other base puzzles of Sudoku; another seed would only give other images.
@@ -210,15 +199,15 @@ def _measure_fresh(run: Run, recorded: Measurement, until: float, clock: Callabl
             break
         chunk = min(4 * chunk, fits)  # the first chunks also pay for compilation, so they tell too much
     scored = np.concatenate(values)
-    return Measurement(task.metric, float(scored.mean()), *interval(scored), len(scored), recorded.loops)
+    return ShippedScore(task.metric, float(scored.mean()), *interval(scored), len(scored), recorded.loops)
 
 
-def _read_record(path: Path) -> tuple[dict[str, Any], Measurement | None]:
+def _read_record(path: Path) -> tuple[dict[str, Any], ShippedScore | None]:
     """A run's record and its test, where there are such."""
     if not path.exists():
         return {}, None
     record = read_json(path)
     try:
-        return record, Measurement.of_evaluation(record["test"]) if record.get("test") else None
+        return record, ShippedScore.from_evaluation(record["test"]) if record.get("test") else None
     except (KeyError, TypeError, AttributeError, StopIteration, InputError) as error:
         raise InputError(f"{path} is no record of a run: {type(error).__name__}: {error}") from None

@@ -84,7 +84,7 @@ def add_attention(
     causal: bool,
     bias: Float[Tensor, "batch 1 #seq seq"] | None = None,
     rotation: Rotation | None = None,
-    selection: Literal["softmax", "hardmax"] = "softmax",
+    attention_weights: Literal["softmax", "hardmax"] = "softmax",
     norm: Norm = "rms",
 ) -> Float[Tensor, "batch seq dim"]:
     """X + gamma * Attn(RMSN(X)), scores divided by the square root of the head size.
@@ -102,7 +102,7 @@ def add_attention(
     query, key, value = qkv.permute(2, 0, 3, 1, 4)
     if rotation is not None:
         query, key = rotate(query, rotation), rotate(key, rotation)
-    if selection == "softmax":
+    if attention_weights == "softmax":
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, is_causal=causal)
     else:
         mixed = attend_to_largest(query, key, value, bias=bias, causal=causal)

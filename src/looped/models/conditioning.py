@@ -3,7 +3,7 @@
 A conditioner maps times to a table (time, layer, part * dim) once per forward pass: it depends on t alone, never on an
 example. At initialisation every scale is 1 and every gate 0 (and the theory's eta 1), for every t: the last layer is
 zero and its bias holds those values, set where the parameter is made, with no later initialisation that could undo it.
-(`modulation_start="random"` is what such a later initialisation would leave behind: the last layer like any other.)
+(`modulation_init="random"` is what such a later initialisation would leave behind: the last layer like any other.)
 """
 
 from typing import Literal
@@ -46,16 +46,16 @@ def sinusoid(values: Float[Tensor, " n"], dim: int) -> Float[Tensor, "n dim"]:
 def loop_times(
     num_loops: int,
     trained: int,
-    beyond: Literal["extend", "clamp", "rescale"],
+    extrapolation: Literal["extend", "clamp", "rescale"],
     *,
     device: torch.device | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, " num_loops"]:
     """The time of each loop: its index, unless more loops are run than trained and the policy says otherwise."""
     times = torch.arange(num_loops, device=device, dtype=dtype)
-    if num_loops <= trained or beyond == "extend":
+    if num_loops <= trained or extrapolation == "extend":
         return times
-    return times.clamp(max=trained - 1) if beyond == "clamp" else times * (trained / num_loops)
+    return times.clamp(max=trained - 1) if extrapolation == "clamp" else times * (trained / num_loops)
 
 
 def start_values(conditioning: str, dim: int) -> Float[Tensor, " vectors"]:

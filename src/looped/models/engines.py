@@ -7,6 +7,7 @@ fused     all loops as one function with a backward pass of its own (`kernels/tr
 On a GPU, the last two capture the whole step as one CUDA graph per loop count and shape (`kernels/cuda_graphs.py`).
 """
 
+import platform
 import sys
 import warnings
 from collections.abc import Callable
@@ -18,10 +19,19 @@ from looped import kernels
 from looped.models import LoopStack
 from looped.models.fused import FusedLoops, why_not_fused
 from looped.utils.errors import InputError, require_one_of
-from looped.utils.types import Device, Engine, WantedEngine
+from looped.utils.text import plural
+from looped.utils.types import Device, Engine, EngineChoice
+
+
+def describe_device(device: torch.device) -> str:
+    """Return a device in words, for records and benchmarks."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {plural(torch.get_num_threads(), 'thread')}, {platform.machine()}"
 
 
 def choose_device(wanted: Device) -> torch.device:
+    """Return the device to use. Raise InputError if a GPU is asked for and there is none."""
     if wanted == "cuda" and not torch.cuda.is_available():
         raise InputError("device 'cuda' needs a GPU that PyTorch can see, found none")
     if wanted == "auto":
@@ -29,9 +39,9 @@ def choose_device(wanted: Device) -> torch.device:
     return torch.device(wanted)
 
 
-def set_engine(stack: LoopStack, wanted: WantedEngine = "auto") -> Engine:
+def set_engine(stack: LoopStack, wanted: EngineChoice = "auto") -> Engine:
     """Let a stack compute its loops, where it is now, with an engine or with the next best one; returns which."""
-    require_one_of("engine", wanted, get_args(WantedEngine))
+    require_one_of("engine", wanted, get_args(EngineChoice))
     device = stack.device
     # As it was made: it may have had another engine before.
     stack.all_loops, stack.add_attention, stack.add_feed_forward = None, kernels.add_attention, kernels.add_feed_forward

@@ -1,10 +1,10 @@
-"""The proof's network as a `LoopModel`: the exact weights of `looped.theory` in PyTorch's float64.
+"""The network of a proof as a `LoopModel`: the exact weights of `looped.theory` as float64 parameters.
 
-Section 2's block is ours with no norm, ReLU, and heads of size 1; eta(t) is the conditioning `eta`. A construction has
-one or two heads, the model one per row of the state, the rest of them zero.
+The block of Section 2 is a `LoopModel` with no norm, ReLU and heads of size 1; eta(t) is the conditioning `eta`. A
+construction has one or two heads. The model has one head per row of the state, and the others are zero.
 
-float64 holds 53 binary digits. A network that packs its labels into longer numbers loses them: see docs/theory.md, "In
-float64", for which variants survive.
+float64 holds 53 binary digits. Networks that pack their labels into longer numbers lose labels. docs/theory.md, "In
+float64", lists the variants that keep them.
 """
 
 import sys
@@ -30,10 +30,9 @@ CELLS_TRIED = 256
 
 
 def from_theory(net: Approximation) -> LoopModel:
-    """A model that takes (batch, tokens, dim) in [0, 1) and returns the same shape.
+    """Return a model that maps inputs of shape (batch, tokens, dim) in [0, 1) to outputs of the same shape.
 
-    Where float64 cannot be exact it warns, with the model's error on some cells; where the model would answer with no
-    numbers at all it refuses.
+    Warns with the error on some cells if float64 is not exact. Raises InputError if the outputs would not be finite.
     """
     network, size, grid = net.network, net.size, net.grid
     weights = network.weights()
@@ -41,9 +40,10 @@ def from_theory(net: Approximation) -> LoopModel:
     numbers |= {scale for scales in network.modulation.values() for scale in scales}
     largest = max(abs(number) for number in numbers)
     if largest > sys.float_info.max:
-        came = f"the largest number of {net.construction.name} has {int(largest).bit_length():,} binary digits here"
-        raise InputError(f"{came}, float64 ends at 1,024{_others(net)}")
-    dim = size.dims + size.dims % 2  # a model's width is even: one empty row more
+        digits = int(largest).bit_length()
+        name = net.construction.name
+        raise InputError(f"net: expected numbers of at most 1,024 bits, got {digits:,} for {name}{_others(net)}")
+    dim = size.dims + size.dims % 2  # the width of a model is even, so there may be one empty row
     config = ModelConfig(
         block="modulated" if network.modulation else "looped",
         conditioning="eta" if network.modulation else "auto",
@@ -54,7 +54,7 @@ def from_theory(net: Approximation) -> LoopModel:
         positions="none",
         activation="relu",
         attention="full",
-        selection="softmax" if network.softmax else "hardmax",
+        attention_weights="softmax" if network.softmax else "hardmax",
         norm="none",
         precision="float64",
     )
@@ -92,38 +92,38 @@ def _warn_if_rounded(net: Approximation, model: LoopModel, numbers: Iterable[int
     rounded = sorted((number for number in numbers if Fraction(float(number)) != number), key=bits_of)
     dyadic = [number for number in rounded if number.denominator.bit_count() == 1]
     if dyadic:
-        message = f"numbers of up to {bits_of(dyadic[-1])} binary digits do not fit float64's 53"
+        message = f"numbers of up to {bits_of(dyadic[-1])} binary digits do not fit into the 53 of float64"
     elif rounded:
-        message = f"numbers like {abs(rounded[0])} do not fit float64"
+        message = f"numbers like {abs(rounded[0])} do not fit into float64"
     elif net.network.softmax:
-        return  # softmax is rounded by nature; the construction leaves room for that
+        return  # softmax is always rounded, and the construction tolerates that
     else:
         corners = [[Fraction(cell, net.grid.cells)] * net.grid.dim for cell in range(net.grid.tokens)]
         run = run_in_float64(net.network, np.array(corners, dtype=object).T)
         if run.exact:
             return
-        message = f"float64 is proved exact through loop {run.exact_through} of {run.loops} only"
+        message = f"float64 is proved exact only through loop {run.exact_through} of {run.loops}"
     error, tried = _error(net, model)
     if not isfinite(error):
-        raise InputError(f"{message}: the model's answers are no numbers{_others(net)}")
-    message = f"{message}: the model is off by up to {error:.3g} in the middle of {tried} cells tried"
+        raise InputError(f"net: expected finite outputs, but {message}{_others(net)}")
+    message = f"{message}: the error of the model is up to {error:.3g} at the centres of {tried} cells"
     warnings.warn(message + _others(net), stacklevel=3)
 
 
 def _error(net: Approximation, model: LoopModel) -> tuple[float, int]:
-    """The model's largest error in the middle of some cells, against what the exact network returns, and how many."""
+    """Return the largest error of the model at the centres of some cells, and the number of these cells."""
     cells = served_cells(net, CELLS_TRIED)
     if not cells:
         return 0.0, 0
     middle = [[[(k + 0.5) / net.grid.cells for k in net.grid.coordinates(z)] for z in cell] for cell in cells]
     exact = [[[float(entry) for entry in column] for column in net.code_value(cell)] for cell in cells]
     with torch.no_grad():
-        came = model(torch.tensor(middle, dtype=torch.float64))
-    return float((came - torch.tensor(exact, dtype=torch.float64)).abs().max()), len(cells)
+        outputs = model(torch.tensor(middle, dtype=torch.float64))
+    return float((outputs - torch.tensor(exact, dtype=torch.float64)).abs().max()), len(cells)
 
 
 def _others(net: Approximation) -> str:
-    """The variants to take instead, if this one does not survive float64."""
+    """Return a hint at the variants that fit into float64, or nothing if this one does."""
     own = net.construction
     fits = [name for name, kind in CONSTRUCTIONS.items() if kind(own.grid, own.num_bits).fits_float64]
-    return "" if own.name in fits else f"; at this size {', '.join(fits)} fit"
+    return "" if own.name in fits else f". At this size {', '.join(fits)} fit."

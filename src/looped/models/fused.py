@@ -28,7 +28,7 @@ def why_not_fused(stack: LoopStack) -> str | None:
         return f"they need compute capability {OLDEST_CARD[0]}.{OLDEST_CARD[1]}, and the card is older"
     missing = {
         f"weights in {str(stack.dtype).removeprefix('torch.')}": stack.dtype != torch.float32,
-        "hardmax attention": config.selection != "softmax",
+        "hardmax attention": config.attention_weights != "softmax",
         f"norm {config.norm!r}": config.norm != "rms",
         "injection 'concat'": config.injection == "concat",
         "conditioning 'additive'": config.resolved_conditioning == "additive",

@@ -45,7 +45,7 @@ class LoopModel(nn.Module):
 
     def embed(self, inputs: Shaped[Tensor, "batch seq *size"]) -> Float[Tensor, "batch seq dim"]:
         """Tokens or vectors, and their positions, as the state's start."""
-        self._check_inputs(inputs)
+        self.check_inputs(inputs)
         seq_len = inputs.shape[1]
         require(
             self.config.positions not in ("learned", "coordinates") or seq_len <= self.spec.seq_len,
@@ -127,7 +127,8 @@ class LoopModel(nn.Module):
         seq_len = self.spec.seq_len if seq_len is None else seq_len
         return forward_flops(self.config, self.spec, num_loops, seq_len, num_reads)
 
-    def _check_inputs(self, inputs: Tensor) -> None:
+    def check_inputs(self, inputs: Tensor) -> None:
+        """Raise InputError unless `inputs` has the shape, type and values that the task asks for."""
         require(
             isinstance(inputs, Tensor), f"expected a tensor (torch.as_tensor makes one), got {type(inputs).__name__}"
         )
@@ -145,11 +146,11 @@ class LoopModel(nn.Module):
 
 def _shares_ends(config: ModelConfig, spec: Spec) -> bool:
     """Whether one table of tokens serves both ends."""
-    shared = spec.shared_vocabulary if config.ends == "task" else config.ends == "shared"
+    shared = spec.shared_vocabulary if config.tie_embeddings == "task" else config.tie_embeddings == "yes"
     require(
         not shared or spec.can_share_vocabulary,
-        f"ends 'shared' need a task whose answers are tokens of its inputs, such as countdown, got {spec.input_size} "
-        f"inputs and {spec.output_size} answers",
+        f"tie_embeddings: expected a task whose answers are tokens of its inputs, such as countdown, got "
+        f"{spec.input_size} inputs and {spec.output_size} answers",
     )
     return shared
 
@@ -167,3 +168,19 @@ def _position_tables(config: ModelConfig, spec: Spec) -> list[int]:
 def build_model(config: ModelConfig, spec: Spec, seed: int = 0) -> LoopModel:
     """A freshly initialised model: the same weights for the same config, spec and seed, on every device."""
     return LoopModel(config, spec, torch.Generator().manual_seed(seed))
+
+
+def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: str) -> None:
+    """Copy named tensors into a model. Raise InputError, which names `origin`, unless all names and shapes match."""
+    own = dict(model.named_parameters())
+    missing, foreign = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    require(not missing, f"the weights of {origin} belong to another model: they lack {', '.join(missing[:3])}")
+    require(not foreign, f"the weights of {origin} belong to another model: this one lacks {', '.join(foreign[:3])}")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            shape = tuple(weights[name].shape)
+            require(
+                shape == tuple(parameter.shape),
+                f"{name} of {origin}: expected shape {tuple(parameter.shape)}, got {shape}",
+            )
+            parameter.copy_(weights[name])

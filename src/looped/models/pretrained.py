@@ -1,26 +1,28 @@
-"""Files of trained models that come with the package: one safetensors file each, with all that is known of it in its
-header.
+"""Trained models as single files: the weights, and a card that says what they are.
 
-`weights/TASK/NAME.safetensors` holds the weights in bfloat16. Its metadata has one entry, JSON: the run's config, what
-the rounded weights scored in the test, where they come from, and an example to ask. (One entry, since several would
-be written in any order, and equal models could not be equal files.)
+`weights/TASK/NAME.safetensors` holds the weights in bfloat16. Its metadata has one entry, JSON: the run's config, the
+test score of the rounded weights, their origin, and an example to ask. (safetensors writes several entries in any
+order, and equal models should be equal files.) Both the card and the weights are covered by a SHA-256.
 """
 
 import difflib
 import hashlib
+import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from looped.config import RunConfig
+from looped.serde import check_fields, decode
 from looped.tasks import TASKS, Batch, task_class
-from looped.utils.errors import InputError, check_fields, require, require_one_of
+from looped.utils.errors import InputError, require, require_one_of
 from looped.utils.files import from_json
 
 ENTRY = "looped"
@@ -28,7 +30,7 @@ SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True)
-class Measurement:
+class ShippedScore:
     """A metric on test examples at one loop count, with its 95 % interval."""
 
     metric: str
@@ -42,21 +44,21 @@ class Measurement:
         check_fields(self)
 
     @property
-    def right(self) -> int | None:
-        """How many examples were right; None where the metric is no share of right ones."""
+    def num_right(self) -> int | None:
+        """Return the number of right examples, or None if the metric is not an accuracy."""
         return round(self.value * self.size) if self.metric == "accuracy" else None
 
     @classmethod
-    def of_evaluation(cls, report: dict[str, Any]) -> "Measurement":
-        """The row of `evaluate` at the trained loops."""
+    def from_evaluation(cls, report: dict[str, Any]) -> "ShippedScore":
+        """Return the score of an evaluation at the trained number of loops."""
         row = next(row for row in report["rows"] if row["loops"] == report["trained_loops"])
         metric = report["metric"]
         return cls(metric, row[metric], row["low"], row["high"], report["size"], row["loops"])
 
 
 @dataclass(frozen=True)
-class Shipped:
-    """What a file of weights says about itself."""
+class ModelCard:
+    """What a model file says about itself."""
 
     name: str
     """TASK/NAME"""
@@ -65,26 +67,25 @@ class Shipped:
     step: int
     samples: int
     parameters: int
-    test: Measurement
-    """of these very weights, on the test examples from number 0 on"""
+    test: ShippedScore
+    """score of these very weights on the first test examples"""
     record: str
-    """name of the run, and of its record"""
+    """name of the run and of its record"""
     commit: str
-    """of the code that trained it"""
+    """commit of the code that trained it"""
     date: str
     example: Batch
-    """test example number 0: drawing it afresh may first take ten seconds of compilation"""
+    """test example 0, stored because drawing it afresh may first take ten seconds of compilation"""
     sha256: str
-    """of the weights"""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
+    """hash of the weights"""
 
     @property
     def num_bytes(self) -> int:
+        """Return the size of the file."""
         return self.path.stat().st_size
 
     def to_json(self) -> dict[str, Any]:
+        """Return the card as JSON values, for `looped models --json`."""
         return {
             "name": self.name, "task": self.config.task.name, "block": self.config.model.block,
             "parameters": self.parameters, "loops": self.config.model.num_loops, "samples": self.samples,
@@ -93,81 +94,130 @@ class Shipped:
         }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _StoredCard:
+    """The fields of a `ModelCard` that its file holds, as JSON values."""
+
+    config: dict[str, Any]
+    step: int
+    samples: int
+    parameters: int
+    test: ShippedScore
+    record: str
+    commit: str
+    date: str
+    example: dict[str, Any]
+    sha256: str
+
+
 def weights_folder() -> Path:
-    """The package's own weights, or the folder that LOOPED_WEIGHTS names."""
+    """Return the folder of the shipped weights: LOOPED_WEIGHTS, or the package's own."""
     return Path(os.environ.get("LOOPED_WEIGHTS") or Path(__file__).parent / "weights")
 
 
 def shipped_path(name: str) -> Path:
+    """Return the file of a shipped model."""
     return weights_folder() / f"{name}{SUFFIX}"
 
 
-def names() -> list[str]:
-    """The shipped models, as TASK/NAME."""
+def list_models() -> list[str]:
+    """Return the names of the shipped models, as TASK/NAME."""
     return sorted(f"{path.parent.name}/{path.stem}" for path in weights_folder().glob(f"*/*{SUFFIX}"))
 
 
-def describe(name: str) -> Shipped:
-    """What is known of a shipped model; `InputError` if there is none of that name, or its file is damaged."""
-    return read_shipped(name)[0]
+def model_card(name: str) -> ModelCard:
+    """Return the card of a shipped model. Raise InputError if there is no such model or its card is damaged."""
+    names = list_models()
+    require(bool(names), f"no model {name!r}: {weights_folder()} is empty")
+    require_one_of("model", name, names)
+    card = read_card(shipped_path(name))
+    task = card.config.task.name
+    require(
+        name.startswith(f"{task}/"), f"{card.path} is a model of {task}: expected it under {weights_folder() / task}"
+    )
+    return card
 
 
-def best(task: str) -> Shipped:
-    """The task's shipped model with the best test result."""
-    found = [describe(name) for name in names() if name.startswith(f"{task}/")]
-    require(bool(found), f"no model of {task} is shipped: {weights_folder()} has none (looped train {task} makes one)")
+def best_model(task: str) -> ModelCard:
+    """Return the card of the task's shipped model with the best test score."""
+    cards = [model_card(name) for name in list_models() if name.startswith(f"{task}/")]
+    require(bool(cards), f"no {task} model in {weights_folder()}: train one with `looped train {task}`")
     sign = 1 if task_class(task).higher_is_better else -1
-    return max(found, key=lambda model: sign * model.test.value)
+    return max(cards, key=lambda card: sign * card.test.value)
 
 
-def meant(name: str) -> str | None:
-    """The shipped model that a user means: the one of that name, or a task's best; None where it is a run's folder."""
+def resolve_name(name: str) -> str | None:
+    """Return the shipped model that a name stands for (a task stands for its best), or None for a run folder."""
     if (Path(name) / "config.json").exists() or name.split("/")[0] not in TASKS:
         return None
-    return best(name).name if name in TASKS else name
+    return best_model(name).name if name in TASKS else name
 
 
 def require_no_near_miss(name: str) -> None:
-    """`InputError` if what is to be a run's folder is none, but nearly the name of a shipped model."""
-    if not (Path(name) / "config.json").exists() and (near := difflib.get_close_matches(name, [*TASKS, *names()], n=1)):
-        raise InputError(f"no run at {name}, and no model of that name; did you mean {near[0]!r}?")
+    """Raise InputError, with a suggestion, if `name` is not a run folder but close to a shipped model's name."""
+    if (Path(name) / "config.json").exists():
+        return
+    if near := difflib.get_close_matches(name[:200], [*TASKS, *list_models()], n=1):
+        raise InputError(f"no run at {name} and no model of that name; did you mean {near[0]!r}?")
 
 
-def read_shipped(name: str) -> tuple[Shipped, dict[str, Tensor]]:
-    """A shipped model's description and weights, checked."""
-    known = names()
-    require(bool(known), f"no model {name!r}: {weights_folder()} has none")
-    require_one_of("model", name, known)
-    path = shipped_path(name)
+def read_shipped(name: str) -> tuple[ModelCard, dict[str, Tensor]]:
+    """Return the card and the weights of a shipped model, both checked against their hashes."""
+    card = model_card(name)
+    return card, read_weights(card)
+
+
+def read_card(path: Path) -> ModelCard:
+    """Return the card of a model file without reading its weights."""
     try:
         with safe_open(path, "pt") as file:
             about = from_json((file.metadata() or {})[ENTRY])
-            weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
-        config = RunConfig.from_json(about["config"])
-        example = _read_example(config, about["example"])
-        rest = {key: about[key] for key in ("step", "samples", "parameters", "record", "commit", "date", "sha256")}
-        shipped = Shipped(name, path, config, test=Measurement(**about["test"]), example=example, **rest)
+        expected = about.pop("card_sha256")
+        if _hash_of_card(about) != expected:
+            raise InputError("the card does not match its SHA-256")
+        stored = decode(_StoredCard, about)
+        config = RunConfig.from_json(stored.config)
+        example = _decode_example(config, stored.example)
+        same = {
+            each.name: getattr(stored, each.name) for each in fields(stored) if each.name not in ("config", "example")
+        }
+        return ModelCard(name=f"{path.parent.name}/{path.stem}", path=path, config=config, example=example, **same)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = str(error).splitlines()[0] if str(error) else ""
-        raise InputError(f"{path} is no shipped model, or damaged: {type(error).__name__}: {reason}") from None
-    came = hash_of(weights)
+        raise InputError(f"{path} is not a model file or is damaged: {type(error).__name__}: {reason}") from None
+
+
+def read_weights(card: ModelCard) -> dict[str, Tensor]:
+    """Return the weights of a model file. Raise InputError if they differ from their hash."""
+    with safe_open(card.path, "pt") as file:
+        weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+    actual = hash_of_weights(weights)
     require(
-        came == shipped.sha256,
-        f"{path} is damaged: expected sha256 {shipped.sha256[:12]}... of its weights, got {came[:12]}...",
+        actual == card.sha256,
+        f"{card.path} is damaged: expected SHA-256 {card.sha256[:12]}... of its weights, got {actual[:12]}...",
     )
-    task = config.task.name
-    require(name.startswith(f"{task}/"), f"{path} holds a model of {task}: expected it under {weights_folder() / task}")
-    return shipped, weights
+    return weights
 
 
-def _read_example(config: RunConfig, stored: dict[str, Any]) -> Batch:
-    kind = np.int64 if config.task.spec.kind == "tokens" else np.float32
-    types = zip(Batch._fields, (kind, kind, np.bool_), strict=True)
-    return Batch(*(np.array(stored[field], dtype=dtype) for field, dtype in types))
+def model_file(weights: dict[str, Tensor], about: dict[str, Any]) -> bytes:
+    """Return the content of a model file. `about` holds the fields of its card but for the hashes."""
+    card = {**about, "sha256": hash_of_weights(weights)}
+    card["card_sha256"] = _hash_of_card(card)
+    return tensors_to_bytes(weights, {ENTRY: json.dumps(card, sort_keys=True)})
 
 
-def hash_of(weights: dict[str, Tensor]) -> str:
-    """Of names, shapes and numbers: safetensors itself would not notice a changed one."""
+def _hash_of_card(about: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _decode_example(config: RunConfig, stored: dict[str, Any]) -> Batch:
+    dtype = np.int64 if config.task.spec.kind == "tokens" else np.float32
+    dtypes = zip(Batch._fields, (dtype, dtype, np.bool_), strict=True)
+    return Batch(*(np.array(stored[field], dtype=each) for field, each in dtypes))
+
+
+def hash_of_weights(weights: dict[str, Tensor]) -> str:
+    """Return a SHA-256 of names, shapes and values, because safetensors itself does not notice a changed value."""
     digest = hashlib.sha256()
     for key in sorted(weights):
         digest.update(f"{key} {tuple(weights[key].shape)} {weights[key].dtype}".encode())

@@ -99,7 +99,7 @@ class LoopStack(nn.Module):
         conditioning = config.resolved_conditioning
         self.layers = nn.ModuleList(Layer(config, generator) for _ in range(config.num_layers))
         self.conditioner = build_conditioner(
-            conditioning, config.dim, config.num_layers, config.num_loops, generator, config.modulation_start
+            conditioning, config.dim, config.num_layers, config.num_loops, generator, config.modulation_init
         )
         self.signal = AdditiveSignal(config.dim) if conditioning == "additive" else None
         # concat starts at [I I], which is `add`.
@@ -285,7 +285,7 @@ class LoopStack(nn.Module):
     def modulation(self, num_loops: int, device: torch.device) -> tuple[Modulation, Modulation]:
         """Tables (loop, layer, dim) of what attention and the feed-forward layer are scaled by."""
         require(
-            self.config.has_time_for(num_loops),
+            self.config.supports_loops(num_loops),
             f"a free table of {self.config.num_loops} loops has no row for {num_loops}: "
             "expected beyond 'clamp' or 'rescale', got 'extend'",
         )
@@ -312,7 +312,7 @@ class LoopStack(nn.Module):
                 causal=self.causal and prepared.bias is None,
                 bias=prepared.bias,
                 rotation=prepared.rotation,
-                selection=self.config.selection,
+                attention_weights=self.config.attention_weights,
                 norm=self.config.norm,
             )
             state = self.add_feed_forward(
@@ -337,7 +337,9 @@ class LoopStack(nn.Module):
         return Rotation(angles.cos(), angles.sin())
 
     def _times(self, num_loops: int, device: torch.device) -> Tensor:
-        return loop_times(num_loops, self.config.num_loops, self.config.beyond, device=device, dtype=self.count_dtype)
+        return loop_times(
+            num_loops, self.config.num_loops, self.config.extrapolation, device=device, dtype=self.count_dtype
+        )
 
     def _replicate_for_data_parallel(self) -> "LoopStack":
         """As every module; but an engine for all loops at once knows the weights of its own stack, on their device."""

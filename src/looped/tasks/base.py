@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
-from looped.utils.errors import InputError, check_fields, require, require_one_of
+from looped.serde import check_fields
+from looped.utils.errors import InputError, require, require_one_of
 from looped.utils.files import data_folder
 from looped.utils.types import Split
 
@@ -38,7 +39,7 @@ class Batch(NamedTuple):
     targets: np.ndarray
     """(batch, seq) class ids, or (batch, seq, output_size) values"""
     mask: np.ndarray
-    """(batch, seq) booleans"""
+    """(batch, seq) booleans; of a training batch they may be weights"""
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,11 @@ class Task(ABC):
     def size(self) -> int:
         """How large an example is, in the task's own measure (a string's length, the points of a prompt)."""
 
+    @property
+    def label(self) -> str:
+        """Return the task's name and size in short, such as `lcs-60`, for folders and tables."""
+        return f"{self.name}-{self.size}"
+
     def seq_len_at(self, size: int) -> int:
         """Tokens of an example of this size (default: as many as of every other)."""
         return self.spec.seq_len
@@ -111,6 +117,13 @@ class Task(ABC):
 
         A `size` below the task's own gives smaller examples in the same tokens and classes: a stage of a curriculum.
         """
+
+    def training_batch(self, seed: int, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
+        """Return training examples as the loss takes them: those of `sample`, unless a task teaches more than it tests.
+
+        The mask may then hold weights, by which positions count in the loss.
+        """
+        return self.sample(seed, "train", indices, size)
 
     @abstractmethod
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:

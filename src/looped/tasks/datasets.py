@@ -7,26 +7,23 @@ example in the task's own terms.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from looped.config import RunConfig
-from looped.tasks import Batch, Split, Task
+from looped.tasks import Batch, Split, Task, decode_task, encode_task
 from looped.tasks.base import MAX_EXAMPLES
 from looped.utils.errors import InputError, require
 from looped.utils.files import from_json, save
+from looped.utils.types import Progress
 
 CHUNK = 500  # examples made and written at a time
 MAX_SIZE = 10**9  # of a file
 # Of examples that are counted: those are in memory together, and take about 40 bytes a number.
 MAX_NUMBERS = 2**26
-
-Progress = Callable[[int, int], None]
-"""called with the number of examples done and their total"""
 
 
 def sample(task: Task, size: int = 5, seed: int = 0, split: Split = "train") -> list[dict[str, Any]]:
@@ -55,7 +52,7 @@ def build(
     path = Path(path)
     _require_size(size, MAX_SIZE)
     require(not path.is_dir(), f"expected a file to write, got the folder {path}")
-    header = {"task": RunConfig(task).to_json()["task"], "seed": seed, "split": split, "size": size}
+    header = {"task": encode_task(task), "seed": seed, "split": split, "size": size}
     digest = hashlib.sha256()
 
     def write(file: IO[bytes]) -> None:
@@ -168,6 +165,6 @@ def _task_and_size(header: dict[str, Any], path: Path) -> tuple[Task, int]:
         f"{path}, line 1: expected an object with the fields task and size",
     )
     try:
-        return RunConfig.from_json({"task": header["task"]}).task, size  # type: ignore[return-value]
+        return decode_task(header["task"]), size  # type: ignore[return-value]
     except InputError as error:
         raise InputError(f"{path}, line 1: {error}") from None

@@ -1,10 +1,8 @@
-"""Right sides: the error bounds of the theorems with explicit constants, loops for a wished error, and lower bounds.
+"""Error bounds with explicit constants, the loops that an error needs, and lower bounds for all constructions.
 
-`error_bound` puts the bound of a construction beside its measured error; `theorem_right_side` is Theorem "universal" as
-printed, for any r; the three lower bounds say what no construction of a given size can beat (proofs in docs/theory.md).
+`Approximation.bound` combines the terms of the error bound. `theorem_right_side` is Theorem "universal" as printed, for
+any r. docs/theory.md proves the lower bounds.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,25 +22,28 @@ MOST_CELLS, MOST_BITS = 10_000, 64  # limits of a search
 
 @dataclass(frozen=True)
 class Bound:
-    """|f~ - f|_{L^p} <= total = sum of terms; on the good set (no trifling point, no unserved duplicate) <= good."""
+    """|f~ - f| <= total, the sum of all terms, in L^p; <= good on the good set (no trifling point, no duplicates)."""
 
     p: float
     terms: dict[str, float]
-    certified: bool  # False: the moduli are estimates from below, so the bound is only indicative
+    certified: bool  # False: the moduli are lower estimates, so the bound is only indicative
     printed: dict[str, float]  # the paper's right side at the same moduli, with the O-terms' constants set to 1
     measured_sup: float  # over sampled points of the good set, p-norm
-    measured_lp: float  # over sampled points of all cells; for p = inf their largest error, so at least measured_sup
+    measured_lp: float  # over sampled points of all cells; for p = inf the largest error, at least measured_sup
 
     @property
     def good(self) -> float:
+        """The bound on the good set."""
         return sum(value for name, value in self.terms.items() if name not in ("duplicates", "trifling"))
 
     @property
     def total(self) -> float:
+        """The bound in L^p over all inputs."""
         return sum(self.terms.values())
 
     @property
     def holds(self) -> bool:
+        """True if both measured errors are within their bounds."""
         return self.measured_sup <= self.good * (1 + 1e-12) and self.measured_lp <= self.total * (1 + 1e-12)
 
 
@@ -62,13 +63,13 @@ def grid_moduli(target: Target, grid: Grid, p: float, seed: int = 0) -> tuple[Mo
 
 
 def cell_radius(grid: Grid) -> float:
-    """How far a point of a cell can be from its representative."""
+    """Return the largest distance of a point of a cell from its representative."""
     whole = sqrt(grid.dim * grid.tokens) / grid.cells
     return whole / 2 if grid.representative == "centre" else whole
 
 
 def printed_terms(grid: Grid, omega: ModulusFunction, p: float, largest_weight: float = inf) -> dict[str, float]:
-    """Theorem "universal" as printed, its O-terms with constant 1; M = 1/epsilon is the largest weight of Step 1."""
+    """Return Theorem "universal" as printed, with constant 1 in its O-terms. M = 1/epsilon is the largest weight."""
     delta, dim, tokens = 1 / grid.cells, grid.dim, grid.tokens
     entries = (dim * tokens) ** (1 / p)
     return {
@@ -83,7 +84,7 @@ def printed_terms(grid: Grid, omega: ModulusFunction, p: float, largest_weight: 
 
 
 def duplicate_measure(grid: Grid) -> float:
-    """The volume of inputs with two tokens in one cell."""
+    """Return the volume of the inputs with two tokens in one cell."""
     distinct = 1.0
     for used in range(grid.tokens):
         distinct *= max(0.0, 1 - used / grid.base)
@@ -94,7 +95,7 @@ def duplicate_measure(grid: Grid) -> float:
 
 
 def cells_for_loops(variant: str, loops: int, dim: int, tokens: int, bits: int = 8) -> int:
-    """The finest grid whose network fits into `loops` loops (0 if not even two cells do)."""
+    """Return the cells of the finest grid whose network needs at most `loops` loops, or 0 if two cells need more."""
     cells = 1
     while CONSTRUCTIONS[variant](Grid(dim, tokens, cells + 1), bits).loops <= loops:
         cells += 1
@@ -104,9 +105,9 @@ def cells_for_loops(variant: str, loops: int, dim: int, tokens: int, bits: int =
 def theorem_right_side(
     loops: int, p: float, dim: int, tokens: int, omega: ModulusFunction, largest_weight: float = inf
 ) -> dict[str, float]:
-    """Theorem "universal" for r loops and weights up to M, at the delta = 1/n that r loops really allow.
+    """Return Theorem "universal" for r loops and weights up to M, at the finest grid that r loops allow.
 
-    The printed delta(r) = ((r-N)/2)^(-1/((N+1)d+1)) is not attained for every r: r may lie between two grids.
+    The printed delta(r) = ((r-N)/2)^(-1/((N+1)d+1)) is not attained if r lies between the loops of two grids.
     """
     cells = cells_for_loops(Paper.name, loops, dim, tokens)
     if cells == 0:
@@ -116,22 +117,23 @@ def theorem_right_side(
 
 
 def printed_delta(loops: int, dim: int, tokens: int) -> float:
+    """Return the delta(r) of the printed theorem."""
     return ((loops - tokens) / 2) ** (-1 / ((tokens + 1) * dim + 1))
 
 
 def loops_for_error(
     error: float, variant: str, dim: int, tokens: int, omega: ModulusFunction, p: float = 2, span: float = 1.0
 ) -> Construction:
-    """The fewest loops whose bound on the good set is at most `error`: `.loops` of the plan, with its grid and bits.
+    """Return the construction with the fewest loops whose bound on the good set is at most `error`.
 
-    Loops grow with the cells and with a stream's bits, but a stream may do with fewer bits on a finer grid: such a grid
-    is looked at as long as one bit on it would take fewer loops than the best so far.
+    Loops grow with the cells and with the bits of a stream, but a finer grid may need fewer bits. So finer grids are
+    tried until even one bit would need more loops than the best construction so far.
     """
     require_one_of("variant", variant, CONSTRUCTIONS)
     require_norm(p)
     require_counts(dim=dim, tokens=tokens)
-    require(as_number(error) > 0, f"expected an error > 0, got {error!r}")
-    require(as_number(span) >= 0, f"expected a span >= 0, got {span!r}")
+    require(as_number(error) > 0, f"error: expected a number > 0, got {error!r}")
+    require(as_number(span) >= 0, f"span: expected a number >= 0, got {span!r}")
     kind, entries = CONSTRUCTIONS[variant], (dim * tokens) ** (1 / p)
     best: Construction | None = None
     for cells in range(2, MOST_CELLS):
@@ -148,7 +150,7 @@ def loops_for_error(
                 best = candidate
                 break
     if best is None:
-        raise InputError(f"no grid of fewer than {MOST_CELLS:,} cells reaches an error of {error}")
+        raise InputError(f"error: expected one that {MOST_CELLS:,} cells reach, got {error}")
     return best
 
 
@@ -156,17 +158,17 @@ def loops_for_error(
 
 
 def bits_needed(num_labels: int, label_bits: int, dim: int) -> int:
-    """W weights of b bits make at most 2^(W b) functions, so W b >= q K d for all tables of K q-bit labels in R^d."""
+    """Return q K d, the least W b for W weights of b bits that can store every table of K q-bit labels in R^d."""
     require_counts(num_labels=num_labels, label_bits=label_bits, dim=dim)
     return num_labels * label_bits * dim
 
 
 def loops_needed(num_labels: int, label_bits: int, width: int, parameters: int, dims_per_loop: int = 0) -> int:
-    """The least r allowed by counting sign patterns, for a feed-forward layer looped r times with real weights.
+    """Return the least r that counting sign patterns allows, for a feed-forward layer looped r times with real weights.
 
-    q K <= r (1 + W log2(4 e K w (r+1) / W)) + 1 + W log2(4 e K 2^q (r+1) / W), where a W beyond the number of
-    polynomials (K w, or K 2^q) counts as that number. Time modulation adds parameters with every loop, and a factor to
-    every degree, so that 4 e becomes 6 e: pass the number of modulated rows as `dims_per_loop`.
+    q K <= r (1 + W log2(4 e K w (r+1) / W)) + 1 + W log2(4 e K 2^q (r+1) / W), where W is at most the number of
+    polynomials (K w, or K 2^q). Time modulation adds `dims_per_loop` parameters per loop, one per modulated row, and a
+    factor to every degree, so that 4 e becomes 6 e.
     """
     require_counts(num_labels=num_labels, label_bits=label_bits, width=width, parameters=parameters)
     _require_natural(dims_per_loop=dims_per_loop)
@@ -185,10 +187,10 @@ def loops_needed(num_labels: int, label_bits: int, width: int, parameters: int, 
 def block_loops_needed(
     num_sequences: int, tokens: int, heads: int, width: int, parameters: int, dims_per_loop: int = 0
 ) -> int:
-    """The least r allowed by counting sign patterns, for a block with hard attention that must be able to give each of
-    S sequences of N tokens a high or a low value, in every combination.
+    """Return the least r that counting sign patterns allows, for a block with hard attention.
 
-    S <= (2r+1) W log2(64 e (r+1) P / W), P = S N^3 max(heads, width), where a W beyond P counts as P.
+    The block must be able to give each of S sequences of N tokens a high or a low value, in every combination. This
+    needs S <= (2r+1) W log2(64 e (r+1) P / W) with P = S N^3 max(heads, width), where W is at most P.
     """
     require_counts(num_sequences=num_sequences, tokens=tokens, heads=heads, width=width, parameters=parameters)
     _require_natural(dims_per_loop=dims_per_loop)
@@ -204,11 +206,11 @@ def block_loops_needed(
 def _require_natural(**given: int) -> None:
     for name, value in given.items():
         fits = isinstance(value, Integral) and value >= 0
-        require(fits, f"{name} must be a whole number, 0 or more, got {value!r}")
+        require(fits, f"{name}: expected an integer >= 0, got {value!r}")
 
 
 def _least(capacity: Callable[[int], float], wanted: int) -> int:
-    """The least r >= 0 whose capacity, which grows with r, is as wanted."""
+    """Return the least r >= 0 whose capacity, which grows with r, reaches `wanted`."""
     low, high = -1, 0
     while capacity(high) < wanted:
         low, high = high, 2 * high + 1
@@ -221,7 +223,7 @@ def _least(capacity: Callable[[int], float], wanted: int) -> int:
 def real_labels_memorizable(
     num_labels: int, dim: int, parameters: int, loops: int = 0, modulated_rows: int = 0
 ) -> bool:
-    """Whether K d <= W (+ r m with free eta(t)); if not, almost no table of real labels can be stored, for any r."""
+    """Return True if K d <= W (+ r m with free eta(t)). Otherwise almost no table of real labels can be stored."""
     require_counts(num_labels=num_labels, dim=dim, parameters=parameters)
     _require_natural(loops=loops, modulated_rows=modulated_rows)
     return num_labels * dim <= parameters + loops * modulated_rows

@@ -1,10 +1,9 @@
-"""ReLU gadgets of the appendix ("Approximating Discontinuous Piecewise Functions") and the ones added to them.
+"""ReLU gadgets of the appendix ("Approximating Discontinuous Piecewise Functions") and a few more.
 
-Each takes the layer it is built into and forms over its rows, adds hidden units and returns a form over those units.
-A step or rectangle is only undecided on its trifling region, an interval of length epsilon left of each edge.
+Each gadget takes a layer and forms over its rows, adds hidden units to the layer and returns a form over these units.
+A step or rectangle has values between 0 and 1 only in its trifling region, an interval of length epsilon left of each
+edge.
 """
-
-from __future__ import annotations
 
 from fractions import Fraction
 
@@ -12,28 +11,28 @@ from looped.theory.network import HALF, FeedForward, Form, Number, total
 
 
 def step(layer: FeedForward, x: Form, epsilon: Number, closed_by: Form | Number = 0) -> Form:
-    """1 for x >= 0 and 0 for x <= -epsilon; two units. `closed_by` >= 1 + x/epsilon keeps it at 0."""
+    """Return 1 for x >= 0 and 0 for x <= -epsilon; two units. `closed_by` >= 1 + x/epsilon keeps it at 0."""
     scaled = x / epsilon - closed_by
     return layer.relu(scaled + 1) - layer.relu(scaled)
 
 
 def rect(layer: FeedForward, x: Form, left: Number, right: Number, epsilon: Number) -> Form:
-    """1 on [left, right - epsilon], 0 outside (left - epsilon, right); four units."""
+    """Return 1 on [left, right - epsilon] and 0 outside (left - epsilon, right); four units."""
     rising = step(layer, x - left, epsilon)
     falling = layer.relu((right - x) / epsilon) - layer.relu((right - epsilon - x) / epsilon)
     return rising + falling - 1
 
 
 def hat(layer: FeedForward, x: Form) -> Form:
-    """1 at x = 0 and 0 at every other integer; three units."""
+    """Return 1 at x = 0 and 0 at every other integer; three units."""
     return layer.relu(x - 1) - 2 * layer.relu(x) + layer.relu(x + 1)
 
 
 class Pulse:
     """impulse_theta(x, t): x where t = theta and 0 at every other integer t, for |x| <= bound.
 
-    Two units per value and two that all values share. With bound >= 2|x| it still holds if t - theta is off an integer
-    by up to 1/4 around theta and its two neighbours.
+    It needs two units per value and two that all values share. With bound >= 2|x| the time t may be off by up to 1/4
+    at theta and at its two neighbours.
     """
 
     def __init__(self, layer: FeedForward, time: Form, theta: Number, bound: Number):
@@ -47,14 +46,16 @@ class Pulse:
 
 
 def shift_left(layer: FeedForward, beta: str, bits: int, closed: Form | Number = 0, digit_bits: int = 1) -> Form:
-    """Let beta <- 2^m beta - (its first digit in base 2^m, m = `digit_bits`) and return that digit; 2^(m+1) - 1 units.
+    """Remove the first digit of beta in base 2^m, m = `digit_bits`, and return that digit; 2^(m+1) - 1 units.
 
-    beta is in [0, 1) with `bits` binary digits after the point. While `closed` is 1 nothing happens, the digit is 0.
+    beta is in [0, 1) with `bits` binary digits after the point. While `closed` is 1, beta stays and the digit is 0.
     """
     precision, base = 2**bits, 2**digit_bits
     value = Form({beta: 1})
-    shut = precision * Form.of(closed)
-    levels = [step(layer, value - Fraction(j, base), Fraction(1, precision), closed_by=shut) for j in range(1, base)]
+    closed_by = precision * Form.of(closed)
+    levels = [
+        step(layer, value - Fraction(j, base), Fraction(1, precision), closed_by=closed_by) for j in range(1, base)
+    ]
     digit = total(levels)
     layer.add(beta, (base - 1) * layer.relu(value - 2 * Form.of(closed)) - digit)
     return digit

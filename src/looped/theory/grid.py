@@ -1,10 +1,8 @@
-"""Cells, ids and labels: what the network is to know about f, computed without any network (proof of Theorem "rate").
+"""Cells, ids and labels: the data that a network stores about f, computed without any network.
 
-A token id z numbers the n^d cells; a sequence is the descending tuple of its token ids; a contextual id numbers
-(token, sequence). Ids that no input reaches get a label by linear interpolation between the realizable neighbours.
+A token id z numbers the n^d cells. A sequence is the descending tuple of its token ids. A contextual id numbers the
+pairs (token, sequence). Ids that no input reaches get labels by linear interpolation between reachable neighbours.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +20,8 @@ Vector = list[Fraction]
 TokenIds = tuple[int, ...]
 Labels = Mapping[TokenIds, Sequence[Vector]]
 LabelSequence = Sequence[Number] | Sequence[Sequence[Number]]
-MOST_DIGITS = 100  # binary ones, of a number of cells
-LARGEST = 2.0**1000  # of a value of f: sums and differences of a few are then still numbers of float64
+MOST_DIGITS = 100  # binary digits of the number of cells
+LARGEST = 2.0**1000  # limit for values of f, so that sums of a few of them are finite in float64
 
 
 @dataclass(frozen=True)
@@ -37,11 +35,13 @@ class Grid:
 
     @property
     def base(self) -> int:
-        return self.cells**self.dim  # B
+        """B, the number of cells of one token."""
+        return self.cells**self.dim
 
     @property
     def num_sequences(self) -> int:
-        return self.base**self.tokens  # B^N
+        """B^N, the number of cells of all tokens."""
+        return self.base**self.tokens
 
     @property
     def repunit(self) -> int:
@@ -49,19 +49,20 @@ class Grid:
         return (self.num_sequences - 1) // (self.base - 1)
 
     def coordinates(self, token_id: int) -> tuple[int, ...]:
-        """Cell number per coordinate, the first one most significant."""
+        """Return the cell number of every coordinate. The first one is the most significant digit of the id."""
         return tuple(token_id // self.cells**power % self.cells for power in reversed(range(self.dim)))
 
     def point(self, token_id: int) -> Vector:
+        """Return the representative point of a cell."""
         offset = HALF if self.representative == "centre" else 0
         return [(cell + offset) / Fraction(self.cells) for cell in self.coordinates(token_id)]
 
     def points(self, sequence: Sequence[int]) -> np.ndarray:
-        """The representatives of a sequence as a (dim, tokens) float array."""
+        """Return the representatives of a sequence as a float array of shape (dim, tokens)."""
         return np.array([[float(x) for x in self.point(z)] for z in sequence]).T
 
     def sequences(self, duplicates: bool) -> Iterator[TokenIds]:
-        """All descending tuples of token ids."""
+        """Return all descending tuples of token ids."""
         ids = range(self.base - 1, -1, -1)
         return (combinations_with_replacement if duplicates else combinations)(ids, self.tokens)
 
@@ -72,11 +73,11 @@ def trifling(cells: int, exponent: int = 20) -> Fraction:
 
 
 def require_countable(dim: int, tokens: int, cells: int) -> None:
-    """That the cells of all sequences can be counted: what needs far more than any memory has is not even computed."""
+    """Raise InputError if there are more than 2^100 cells, before any cost is computed."""
     digits = dim * tokens * (cells.bit_length() - 1)
     require(
         digits <= MOST_DIGITS,
-        f"dim={dim}, tokens={tokens}, cells={cells} make more than 2^{MOST_DIGITS} cells: take fewer",
+        f"cells: expected at most 2^{MOST_DIGITS} cells in all, got dim={dim}, tokens={tokens}, cells={cells}",
     )
 
 
@@ -86,7 +87,7 @@ def vectors(labels: LabelSequence) -> list[Vector]:
 
 
 def tabulate(function: Function, grid: Grid, duplicates: bool) -> Labels:
-    """The exact values of f's floats at the representatives of every sequence, column by column."""
+    """Return the values of f at the representatives of every sequence, as exact Fractions of its floats."""
     table: dict[TokenIds, Sequence[Vector]] = {}
     for sequence in grid.sequences(duplicates):
         values = evaluate(function, grid.points(sequence))
@@ -95,30 +96,31 @@ def tabulate(function: Function, grid: Grid, duplicates: bool) -> Labels:
 
 
 def evaluate(function: Function, points: np.ndarray) -> np.ndarray:
-    """f at one input. What a user's function does wrong is said in one line."""
+    """Return f at one input. Raise InputError if the user's function fails or returns unusable values."""
     try:
-        came = function(points.copy())  # a copy, so that a function that changes its input does no harm
-        values = np.asarray(came, dtype=np.complex128 if np.iscomplexobj(came) else np.float64)
+        result = function(points.copy())  # a copy, because the function may change its input
+        values = np.asarray(result, dtype=np.complex128 if np.iscomplexobj(result) else np.float64)
     except Exception as error:
         name = getattr(function, "__name__", "f")
-        raise InputError(f"the function {name} raised {described(error)} at X = {points.tolist()}") from error
+        raise InputError(f"function: {name} raised {described(error)} at X = {points.tolist()}") from error
     if values.shape != points.shape:
-        raise InputError(f"the function must return an array of shape {points.shape}, got {values.shape}")
-    if np.iscomplexobj(values):
-        raise InputError(f"the function must return real numbers, got {values.tolist()} at {points.tolist()}")
-    if not np.isfinite(values).all():
-        raise InputError(f"the function must be finite on [0, 1], got {values.tolist()} at {points.tolist()}")
-    if np.abs(values).max() >= LARGEST:
-        raise InputError(f"the function must stay below {LARGEST:.2g}, got {values.tolist()} at {points.tolist()}")
-    return values
+        expected = f"an array of shape {points.shape}"
+    elif np.iscomplexobj(values):
+        expected = "real numbers"
+    elif np.abs(values).max() < LARGEST:  # False for NaN too
+        return values
+    else:
+        expected = f"finite numbers below {LARGEST:.2g}"
+    raise InputError(f"function: expected {expected}, got {values.tolist()} at X = {points.tolist()}")
 
 
 def described(error: Exception) -> str:
-    """An exception of a user's code in one line: its type and its text."""
+    """Return the type and the text of an exception in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no text'}"
 
 
 def label(labels: Labels, sequence: TokenIds, token_id: int) -> Vector:
+    """Return the label of one token of a sequence."""
     return list(labels[sequence][sequence.index(token_id)])
 
 
@@ -126,6 +128,7 @@ def label(labels: Labels, sequence: TokenIds, token_id: int) -> Vector:
 
 
 def number(digits: Sequence[int], base: int) -> int:
+    """Return the number with these digits, the most significant first."""
     result = 0
     for digit in digits:
         result = result * base + digit
@@ -133,28 +136,32 @@ def number(digits: Sequence[int], base: int) -> int:
 
 
 def valid_id(grid: Grid, sequence: TokenIds) -> int:
-    """s_valid = 2 s - (last digit of the smallest token): n used numbers, then n dummies."""
+    """Return s_valid = 2 s - (last digit of the smallest token), which leaves n unused numbers after every n."""
     return 2 * number(sequence, grid.base) - sequence[-1] % grid.cells
 
 
 def paper_id(grid: Grid, sequence: TokenIds, token_id: int) -> int:
+    """Return k = 2 z B^N + s_valid, the id of the paper."""
     return 2 * token_id * grid.num_sequences + valid_id(grid, sequence)
 
 
 def plain_id(grid: Grid, sequence: TokenIds, token_id: int) -> int:
-    """k = z B^N + s, without dummies."""
+    """Return k = z B^N + s, without unused numbers."""
     return token_id * grid.num_sequences + number(sequence, grid.base)
 
 
 def lean_id(grid: Grid, sequence: TokenIds, token_id: int) -> int:
-    """k' = (the other tokens' digits, then the own): every number below B^N is used."""
+    """Return the number whose digits are the other tokens and then this one. Every number below B^N is used."""
     others = list(sequence)
     others.remove(token_id)
     return number([*others, token_id], grid.base)
 
 
 def multiset_id(grid: Grid, sequence: TokenIds, token_id: int) -> int:
-    """Round by round (largest id left, tokens gone before) in base S = B(N+1): tells multiplicities apart."""
+    """Return the id with one digit (largest id left, tokens fetched before) per round, in base B(N+1).
+
+    It distinguishes multiplicities.
+    """
     remaining, digits = list(sequence), []
     for _ in range(grid.tokens):
         largest = max(remaining, default=sequence[0])
@@ -164,7 +171,7 @@ def multiset_id(grid: Grid, sequence: TokenIds, token_id: int) -> int:
 
 
 def others_multiset_id(grid: Grid, sequence: TokenIds, token_id: int) -> int:
-    """The same with the own token's round taken out: ((s N + its count) B + z) with s in base S; below N S^(N-1) B."""
+    """Return ((s N + own count) B + z), where s has the digits of `multiset_id` without the token's own round."""
     rounds, remaining, own = [], list(sequence), 0
     for _ in range(grid.tokens):
         gone = grid.tokens - len(remaining)
@@ -178,12 +185,12 @@ def others_multiset_id(grid: Grid, sequence: TokenIds, token_id: int) -> int:
 
 
 def labels_by_id(grid: Grid, labels: Labels, numbering: Callable[[Grid, TokenIds, int], int]) -> dict[int, Vector]:
-    """Contextual id -> label, for every token of every sequence."""
+    """Return the label of every contextual id that a token of a sequence has."""
     return {numbering(grid, s, z): label(labels, s, z) for s in labels for z in set(s)}
 
 
 def lean_labels(grid: Grid, labels: Labels) -> list[Vector]:
-    """The label of every k' in 0..B^N-1; f is symmetric in the other tokens, so their order does not matter."""
+    """Return the label of every `lean_id`. f is symmetric in the other tokens, so their order does not matter."""
     table = []
     for k in range(grid.num_sequences):
         digits = [k // grid.base**power % grid.base for power in range(grid.tokens)]
@@ -200,7 +207,7 @@ def multiset_labels(grid: Grid, labels: Labels) -> list[Vector]:
 
 
 def fill(known: Mapping[int, Vector], num_ids: int) -> list[Vector]:
-    """Linear in k between consecutive known ids and constant outside: the fill with the smallest largest jump."""
+    """Return labels of all ids: linear between known ids, constant outside. No fill has a smaller largest jump."""
     ids = sorted(known)
     table: list[Vector] = [known[ids[0]]] * (ids[0] + 1)
     for a, b in pairwise(ids):
@@ -210,7 +217,7 @@ def fill(known: Mapping[int, Vector], num_ids: int) -> list[Vector]:
 
 
 def printed_fill(known: Mapping[int, Vector], num_ids: int, cells: int) -> list[Vector]:
-    """The paper's lin_interp, which divides by n whatever the gap is and so overshoots."""
+    """Return the fill of the paper's lin_interp, which divides by n for every gap and therefore overshoots."""
     ids = sorted(known)
     table = fill(known, num_ids)
     for a, b in pairwise(ids):
@@ -221,6 +228,6 @@ def printed_fill(known: Mapping[int, Vector], num_ids: int, cells: int) -> list[
 
 
 def largest_jump(table: Sequence[Vector], p: float) -> float:
-    """max_k |y_k - y_{k-1}|_p, in floating point."""
+    """Return max_k |y_k - y_{k-1}|_p, in floating point."""
     values = np.array([[float(v) for v in y] for y in table])
     return float(np.linalg.norm(np.diff(values, axis=0), ord=p, axis=1).max(initial=0.0))

@@ -1,9 +1,8 @@
-"""The three moduli of continuity of Section 3 for a given function: certified lower estimates, upper bounds if known.
+"""The three moduli of continuity of Section 3 for a given function: lower estimates, and upper bounds if known.
 
-Lower: a search with refinement; the pair it returns is the proof. Upper: from analytic or given Lipschitz constants.
+A search finds the lower estimate, and the pair of points that it returns is the proof. Upper bounds come from Lipschitz
+constants, analytic or given.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ STARTS, KEPT, ROUNDS = 160, 4, 40
 
 @dataclass(frozen=True)
 class Modulus:
-    """lower <= omega(delta) (<= upper): |f(x) - f(y)| = lower for the witnesses; `column` is the one compared."""
+    """lower <= omega(delta) <= upper, with |f(x) - f(y)| = lower for the witnesses x, y in one `column` (None: all)."""
 
     lower: float
     witness: tuple[np.ndarray, np.ndarray]
@@ -50,11 +49,11 @@ def moduli(
     lipschitz: float | Lipschitz | None = None,
     seed: int = 0,
 ) -> Moduli:
-    """Estimate the moduli at `delta` in the p-norm. One number as `lipschitz` bounds f as a whole, and so all three."""
+    """Estimate the moduli at `delta` in the p-norm. One number as `lipschitz` bounds all three."""
     require_counts(dim=dim, tokens=tokens)
-    require(0 < as_number(delta) < inf, f"expected delta > 0 and finite, got {delta}")
+    require(0 < as_number(delta) < inf, f"delta: expected a finite number > 0, got {delta}")
     require_norm(p)
-    require(isinstance(seed, Integral) and seed >= 0, f"expected a seed >= 0, got {seed!r}")
+    require(isinstance(seed, Integral) and seed >= 0, f"seed: expected an integer >= 0, got {seed!r}")
     target = as_target(function, lipschitz)
     rng = np.random.default_rng(seed)
     found = {which: _search(target, which, dim, tokens, delta, p, rng) for which in get_args(ModulusName)}
@@ -64,15 +63,15 @@ def moduli(
 def _search(
     target: Target, which: ModulusName, dim: int, tokens: int, delta: float, p: float, rng: np.random.Generator
 ) -> Modulus:
-    """Random starts, then the best few are moved at random with ever smaller steps while they improve."""
+    """Return the best of many random pairs, after the best few were improved by random steps of decreasing size."""
     free = np.ones((dim, tokens))
-    column = None if which == "sequence" else 0  # f is permutation equivariant: any column stands for all
+    column = None if which == "sequence" else 0  # f is permutation equivariant, so all columns are alike
     if which == "context":
         free[:, 0] = 0
     elif which == "token":
         free[:, 1:] = 0
 
-    # Each entry of x + move is rounded by at most 2^-53, so that a move so much shorter than delta stays within it.
+    # each entry of x + move is rounded by at most 2^-53, so the move is made shorter by the sum of these errors
     reach = max(0.0, delta - (free.size + 4) * 2.0**-52)
 
     def partner(x: np.ndarray, move: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Looped networks in exact arithmetic, as Section 2 defines them: L2 o TF^r o L1, TF = (id + eta(t) FF) o (id + Attn).
 
-Weights are kept as linear forms over named rows, so that a construction reads like its formula; the matrices, and every
-size that is ever reported, are counted from those forms. `LoopedNetwork.states` defines, engine.py imitates.
+Weights are linear forms over named rows, so that a construction reads like its formula. All reported sizes are counted
+from the matrices of these forms. `LoopedNetwork.states` is the definition; the engine computes the same numbers faster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from looped.utils.errors import InputError
 
 Number = int | Fraction
 HALF, QUARTER, THREE_QUARTERS = Fraction(1, 2), Fraction(1, 4), Fraction(3, 4)
-NO_WEIGHT = -1000  # its exponential is 0, as that of every lower number, which may be too large for a float
+LEAST_EXPONENT = -1000  # exp of it is 0; lower scores may be too large for a float
 
 
 class Form:
@@ -34,6 +34,7 @@ class Form:
 
     @staticmethod
     def of(value: Form | Number) -> Form:
+        """Return a number as a constant form, a form as it is."""
         return value if isinstance(value, Form) else Form(const=value)
 
     def __add__(self, other: Form | Number) -> Form:
@@ -62,33 +63,33 @@ class Form:
     __rmul__ = __mul__
 
     def at(self, values: Mapping[str, Number]) -> Number:
+        """Return the value of the form."""
         total: Number = self.const
         for name, coefficient in self.terms.items():
             total += coefficient * values[name]
         return total
 
     def after(self, inner: Mapping[str, Form]) -> Form:
-        """This form with every quantity replaced by a form: composition of affine maps."""
+        """Return this form with every quantity replaced by a form: the composition of two affine maps."""
         return total([inner[name] * coefficient for name, coefficient in self.terms.items()]) + self.const
 
     def vector(self, names: Sequence[str]) -> list[Number]:
+        """Return the coefficients in the order of `names`."""
         return [self.terms.get(name, 0) for name in names]
 
 
 def row(name: str) -> Form:
-    """The form that reads one row."""
+    """Return the form that reads one row."""
     return Form({name: 1})
 
 
 def total(forms: Sequence[Form]) -> Form:
-    result = Form()
-    for form in forms:
-        result = result + form
-    return result
+    """Return the sum of forms."""
+    return sum(forms, Form())
 
 
 class FeedForward:
-    """W2 relu(W1 x + b1) + b2 over named rows, written down unit by unit."""
+    """W2 relu(W1 x + b1) + b2 over named rows, written unit by unit."""
 
     def __init__(self, rows: Sequence[str]):
         self.rows = tuple(rows)
@@ -98,12 +99,12 @@ class FeedForward:
     def relu(self, argument: Form) -> Form:
         """Add one hidden unit and return the form that reads it."""
         unknown = set(argument.terms) - set(self.rows)
-        assert not unknown, f"a hidden unit reads rows that do not exist: {unknown}"
+        assert not unknown, f"a hidden unit reads unknown rows: {unknown}"
         self.units.append(argument)
         return Form({f"h{len(self.units) - 1}": 1})
 
     def add(self, target: str, change: Form | Number) -> None:
-        """Let this layer add `change` (a form over hidden units) to the row `target`."""
+        """Add `change`, a form over hidden units, to the update of the row `target`."""
         self.updates[target] = self.updates[target] + change
 
     def __call__(self, values: Mapping[str, Number]) -> dict[str, Number]:
@@ -113,7 +114,7 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Head:
-    """One head of size 1: scores key_j * query_i, the weighted value is added to the row `into`."""
+    """One head of size 1: scores are key_j * query_i, and the weighted value is added to the row `into`."""
 
     value: Form
     key: Form
@@ -123,7 +124,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Size:
-    """What a construction costs, counted from its matrices."""
+    """The size of a network, counted from its matrices."""
 
     dims: int
     heads: int
@@ -170,20 +171,19 @@ class LoopedNetwork:
 
     @property
     def rows(self) -> tuple[str, ...]:
+        """The names of the rows of the state."""
         return self.feed_forward.rows
 
     def weights(self) -> Weights:
+        """Return all weights as dense matrices."""
         rows, layer = self.rows, self.feed_forward
         units = [f"h{j}" for j in range(len(layer.units))]
 
         def dense(vectors: Sequence[Sequence[Number]], columns: int) -> np.ndarray:
-            matrix = np.empty((len(vectors), columns), dtype=object)
-            for i, vector in enumerate(vectors):
-                matrix[i] = vector
-            return matrix
+            return np.array(vectors, dtype=object).reshape(len(vectors), columns)
 
         def column(values: Sequence[Number]) -> np.ndarray:
-            return dense([values], len(values))[0]
+            return np.array(values, dtype=object)
 
         return Weights(
             encode=dense([self.encode[name].vector(self.inputs) for name in rows], len(self.inputs)),
@@ -202,6 +202,7 @@ class LoopedNetwork:
 
     @property
     def size(self) -> Size:
+        """The size of the network, with eta(t) among the parameters."""
         weights = self.weights()
         arrays = [array for array in vars(weights).values() if array.size]
         scales = [np.array(scale, dtype=object) for scale in self.modulation.values()]
@@ -216,13 +217,13 @@ class LoopedNetwork:
         )
 
     def states(self, columns: Sequence[Sequence[Number]]) -> Iterator[list[dict[str, Number]]]:
-        """The state of every token before the first loop and after each loop; `columns[j]` is token j."""
+        """Yield the state of every token before the first loop and after each loop. `columns[j]` is token j."""
         tokens = [dict(zip(self.inputs, column, strict=True)) for column in columns]
         state = [{name: form.at(token) for name, form in self.encode.items()} for token in tokens]
         yield [dict(token) for token in state]
         for t in range(self.loops):
-            heard = [self._attend(head, state) for head in self.heads]
-            for head, results in zip(self.heads, heard, strict=True):
+            outputs = [self._attend(head, state) for head in self.heads]
+            for head, results in zip(self.heads, outputs, strict=True):
                 for token, result in zip(state, results, strict=True):
                     token[head.into] += result
             for token in state:
@@ -241,7 +242,7 @@ class LoopedNetwork:
         return results
 
     def read(self, state: Sequence[Mapping[str, Number]]) -> list[list[Number]]:
-        """The decoded output of every token."""
+        """Return the decoded output of every token."""
         return [[form.at(token) for form in self.decode] for token in state]
 
     def __call__(self, columns: Sequence[Sequence[Number]]) -> list[list[Number]]:
@@ -249,47 +250,47 @@ class LoopedNetwork:
 
 
 def attention_weights(scores: Sequence[Number], softmax: bool) -> list[Number]:
-    """Hardmax exactly (uniform on ties), or softmax with the exponentials in double precision and the rest exact."""
+    """Return hardmax weights, uniform on ties, or softmax weights with exponentials in double precision."""
     best = max(scores)
     if softmax:
-        exponentials = [math.exp(max(score - best, NO_WEIGHT)) for score in scores]
+        exponentials = [math.exp(max(score - best, LEAST_EXPONENT)) for score in scores]
         return [Fraction(exponential / math.fsum(exponentials)) for exponential in exponentials]
     winners = [score == best for score in scores]
     return [Fraction(int(winner), sum(winners)) for winner in winners]
 
 
-def exactly(value: object, what: str) -> Fraction:
-    """A number that a user gave, as it is; what is none is refused."""
+def exactly(value: object, field: str, expected: str) -> Fraction:
+    """Return a number that a user gave, as a Fraction. Raise InputError if it is not a finite number."""
     if isinstance(value, Rational):
         return plain(value)
     if isinstance(value, Real | Decimal) and math.isfinite(value):
         return Fraction(value) if isinstance(value, Decimal) else Fraction(float(value))
-    raise InputError(f"expected {what}, got {value!r}")
+    raise InputError(f"{field}: expected {expected}, got {value!r}")
 
 
 def entries(inputs: np.ndarray) -> np.ndarray:
-    """The entries of X, which must lie in [0, 1], as Fractions; an array of our own."""
+    """Return the entries of X as a new array of Fractions. Raise InputError if one is outside [0, 1]."""
     given = inputs.ravel()
-    if np.can_cast(given.dtype, np.float64):  # the same in one go
+    if np.can_cast(given.dtype, np.float64):  # the same check for all entries at once
         outside = given[~((given >= 0) & (given <= 1))].tolist()
         numbers = [] if outside else [Fraction(x) for x in given.tolist()]
     else:
-        numbers = [exactly(x, "entries in [0, 1]") for x in given.tolist()]
+        numbers = [exactly(x, "inputs", "entries in [0, 1]") for x in given.tolist()]
         outside = [x for x, number in zip(given, numbers, strict=True) if not 0 <= number <= 1]
     if outside:
-        raise InputError(f"expected entries in [0, 1], got {outside[0]}")
+        raise InputError(f"inputs: expected entries in [0, 1], got {outside[0]}")
     exact = np.empty(len(numbers), dtype=object)
     exact[:] = numbers
     return exact.reshape(inputs.shape)
 
 
 def plain(number: Rational) -> Fraction:
-    """The same number in Python's own integers, where numpy's would overflow."""
+    """Return the same number with Python integers, because NumPy integers overflow."""
     return Fraction(int(number.numerator), int(number.denominator))
 
 
 def bits_of(number: Number) -> int:
-    """Binary digits of |number|: before plus after the point if it is dyadic, else numerator plus denominator."""
+    """Return the binary digits of |number|: before plus after the point if dyadic, else numerator plus denominator."""
     numerator, denominator = abs(number.numerator), number.denominator
     if denominator & (denominator - 1):
         return numerator.bit_length() + denominator.bit_length()

@@ -1,13 +1,13 @@
-"""Pictures for a lecture: how the proof's network works, loop by loop, and what it costs. Each is one figure.
+"""Pictures for a lecture: how the network of the proof works, loop by loop, and its cost. Each is one figure.
 
-matplotlib is imported when a picture is drawn, so that the theory itself needs only numpy.
+matplotlib is imported when a picture is drawn, so that the theory itself needs only NumPy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import cycle, permutations
+from itertools import cycle, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ def _label(axis: Axes, title: str, x: str, y: str) -> None:
 
 
 def staircase(cells: int = 6) -> Figure:
-    """Step 1: the quantizer's output after every loop, as a function of x."""
+    """Draw Step 1: the output of the quantizer after every loop, as a function of x."""
     from matplotlib import colormaps
 
     network = quantizer(cells, epsilon=Fraction(1, 16 * cells))
@@ -69,14 +69,12 @@ def staircase(cells: int = 6) -> Figure:
 
 
 def contextual_ids(cells: int = 4) -> Figure:
-    """Step 2: the id of the first of two tokens for every pair of cells, and how sparse these ids are among all K."""
+    """Draw Step 2: the id of one of two tokens for every pair of cells, and the position of these ids among all K."""
     grid = Grid(1, 2, cells)
     total = 2 * grid.base * grid.num_sequences
     table = np.full((cells, cells), np.nan)
-    for own, other in permutations(range(cells), 2):
+    for own, other in product(range(cells), repeat=2):
         table[other, own] = paper_id(grid, (max(own, other), min(own, other)), own)
-    for own in range(cells):
-        table[own, own] = paper_id(grid, (own, own), own)
     figure, (left, right) = _figure(9, 3.8, columns=2, width_ratios=(1, 1.6))
     image = left.imshow(table, origin="lower", cmap="viridis")
     for (other, own), value in np.ndenumerate(table):
@@ -91,12 +89,12 @@ def contextual_ids(cells: int = 4) -> Figure:
         right.vlines(ids, own - 0.35, own + 0.35, color=COLOURS["paper"], lw=2)
         right.hlines(own, own * 2 * grid.num_sequences, (own + 1) * 2 * grid.num_sequences - 1, color=GREY, lw=0.6)
     right.set_yticks(range(cells))
-    _label(right, f"{cells * cells} ids in use among K = {total}; the rest is filled linearly", "id k", "own cell z")
+    _label(right, f"{cells * cells} ids in use among K = {total}; the others are filled linearly", "id k", "own cell z")
     return figure
 
 
 def labels(function: str = "wave", cells: int = 4) -> Figure:
-    """Step 3: the labels y_k, their linear fill, the +-1 code that the network stores, and the printed fill."""
+    """Draw Step 3: the labels y_k, their linear fill, the +-1 code that the network stores, and the printed fill."""
     grid = Grid(1, 2, cells)
     known = labels_by_id(grid, tabulate(load(function, 1, 2).function, grid, True), paper_id)
     total = 2 * grid.base * grid.num_sequences
@@ -105,9 +103,7 @@ def labels(function: str = "wave", cells: int = 4) -> Figure:
     figure, (axis,) = _figure(8.4, 4)
     ks = range(total)
     axis.plot(ks, [float(y[0]) for y in printed], color=GREY, lw=0.8, ls=":", label="fill as printed (divides by n)")
-    axis.step(
-        ks, [float(code.value(k)) for k in ks], where="mid", color="#2471a3", lw=1, label="what the network stores"
-    )
+    axis.step(ks, [float(code.value(k)) for k in ks], where="mid", color="#2471a3", lw=1, label="stored by the network")
     axis.plot(ks, [float(y[0]) for y in table], color=INK, lw=1.2, label="linear fill")
     axis.plot(
         list(known), [float(y[0]) for y in known.values()], "o", ms=4, color=COLOURS["paper"], label="labels of f"
@@ -120,7 +116,7 @@ def labels(function: str = "wave", cells: int = 4) -> Figure:
 
 
 def error(function: str = "attn", most_loops: int = 2000, bits: int = 6, p: float = 2) -> Figure:
-    """Error against loops for every variant with its bound, and loops against labels with the lower bounds."""
+    """Draw error against loops for every variant, with bounds, and loops against labels, with lower bounds."""
     target = load(function, 1, 2)
     figure, (left, right) = _figure(11, 4.6, columns=2)
     for variant, construction in CONSTRUCTIONS.items():
@@ -147,7 +143,7 @@ def error(function: str = "attn", most_loops: int = 2000, bits: int = 6, p: floa
 
 
 def _memorizer_costs(axis: Axes, bits: int) -> None:
-    """Loops to store K q-bit labels: the constructions above what counting sign patterns allows."""
+    """Draw the loops that store K q-bit labels, and the lower bounds from counting sign patterns."""
     example = [Fraction(k % 2, 2) for k in range(4)]
     counts = np.unique(np.geomspace(8, 1e6, 40).astype(int)).tolist()
     modulated = sqrt_memorizer(example, bits)
@@ -161,14 +157,14 @@ def _memorizer_costs(axis: Axes, bits: int) -> None:
         axis.loglog(counts, loops, lw=1.6, color=colour, label=name)
     tied = [loops_needed(k, bits, stream.width, stream.parameters) for k in counts]
     free = [loops_needed(k, bits, root.width, root.parameters - rows * root.loops, rows) for k in counts]
-    axis.loglog(counts, tied, "--", lw=1, color=COLOURS["lean-stream"], label="no weight-tied layer of that size below")
-    axis.loglog(counts, free, "--", lw=1, color=COLOURS["modulated-sqrt"], label="no time-modulated one below")
+    axis.loglog(counts, tied, "--", lw=1, color=COLOURS["lean-stream"], label="lower bound, weight-tied")
+    axis.loglog(counts, free, "--", lw=1, color=COLOURS["modulated-sqrt"], label="lower bound, time-modulated")
     axis.legend(fontsize=8, frameon=False)
     _label(axis, f"Loops to store K labels of {bits} bits", "labels K", "loops r")
 
 
 def trace(function: str = "wave", variant: str = "lean", cells: int = 3) -> Figure:
-    """Every row of one token over the loops; each row scaled to its own largest value."""
+    """Draw every row of one token over the loops, each row relative to its largest value."""
     require_one_of("variant", variant, CONSTRUCTIONS)
     net = approximate(load(function, 1, 2), 1, 2, cells, variant, bits=4)
     x = [[Fraction(3, 2 * cells), Fraction(2 * cells - 1, 2 * cells)]]
@@ -199,11 +195,11 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 def plot(name: str, path: str | Path, **options) -> Path:
-    """Draw one of PLOTS into a file, whole or not at all; `options` are that function's own."""
+    """Draw one of PLOTS into a file, which is written completely or not at all. `options` go to the plot function."""
     require_one_of("picture", name, PLOTS)
     target = Path(path)
     kind = target.suffix.lower()
-    require(kind in FORMATS, f"expected a picture's file that ends in {', '.join(FORMATS)}, got {str(target)!r}")
+    require(kind in FORMATS, f"out: expected a file that ends in {', '.join(FORMATS)}, got {str(target)!r}")
     figure = PLOTS[name](**options)
     save(target, lambda handle: figure.savefig(handle, format=kind[1:]))
     return target

@@ -1,6 +1,4 @@
-"""What `looped theory approximate` says: size, bound term by term, measured error, and whether the output is exact."""
-
-from __future__ import annotations
+"""The report of `looped theory approximate`: size, bound term by term, measured error, exactness of the output."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +16,7 @@ from looped.theory.targets import load, require_norm
 
 @dataclass(frozen=True)
 class Report:
-    """All numbers of one construction; `as_dict` is what --json prints, `text` what a terminal shows."""
+    """All numbers of one construction, for `--json` (`as_dict`) and for a terminal (`text`)."""
 
     function: str
     variant: str
@@ -37,14 +35,16 @@ class Report:
     measured_lp: float
     holds: bool
     cells_checked: int
-    equals_code: bool  # output = the stored label, as Fractions, on every checked cell
+    equals_code: bool  # output = stored label, as Fractions, on every checked cell
     exact: bool  # output = f(representative), as Fractions, on every checked cell
-    lipschitz: float | None = None  # the constant that was given for a function of one's own
+    lipschitz: float | None = None  # the constant that the user gave
 
     def as_dict(self) -> dict[str, Any]:
+        """Return all fields, nested dataclasses as dicts."""
         return asdict(self)
 
     def text(self) -> str:
+        """Return the report as lines of text."""
         size = self.size
         kind = "upper bounds of the moduli" if self.certified else "estimated moduli: indicative only"
         lines = [
@@ -63,7 +63,7 @@ class Report:
 
     @property
     def refuted(self) -> bool:
-        """Whether something that is proved came out otherwise: the construction, or the constant given for f."""
+        """True if a proved statement failed: the network is wrong, or f exceeds the given Lipschitz constant."""
         return not self.equals_code or (self.certified and not self.holds)
 
     @property
@@ -76,12 +76,11 @@ class Report:
     @property
     def _exactness(self) -> str:
         if not self.cells_checked:
-            return "nothing to check: fewer cells than tokens, so that no cell has distinct tokens"
+            return "nothing to check: fewer cells than tokens, so no cell has distinct tokens"
         if not self.equals_code:
             return f"NO: not the stored label on all of {self.cells_checked} cells checked"
-        return (
-            f"{'f(representative)' if self.exact else 'the stored label'} on all of {self.cells_checked} cells checked"
-        )
+        value = "f(representative)" if self.exact else "the stored label"
+        return f"{value} on all of {self.cells_checked} cells checked"
 
 
 def report(
@@ -98,34 +97,35 @@ def report(
     show_step: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Build, run and measure a network. `function` is a built-in name or `file.py:name`. `show_step` shows progress."""
-    require_norm(p)  # before the work
+    require_norm(p)  # fails before the work starts
     target = load(function, dim, tokens)
     show_step("building the network")
     net = approximate(target, dim, tokens, cells, variant, representative, bits, lipschitz=lipschitz, epsilon=epsilon)
     show_step(f"measuring its error, {net.construction.loops:,} loops")
     bound = net.bound(p)
-    show_step("checking it cell by cell")
-    checked, as_stored, as_wanted = check_cells(net)
+    show_step("checking all cells")
+    checked, equals_code, exact = check_cells(net)
     settings = (function, variant, dim, tokens, cells, representative, p)
     bounds = (bound.terms, bound.good, bound.total, bound.certified, bound.printed)
     measured = (bound.measured_sup, bound.measured_lp, bound.holds)
-    return Report(*settings, net.size, *bounds, *measured, checked, as_stored, as_wanted, lipschitz)
+    return Report(*settings, net.size, *bounds, *measured, checked, equals_code, exact, lipschitz)
 
 
 def check_cells(net: Approximation) -> tuple[int, bool, bool]:
-    """(cells checked, output = stored label, output = f(representative)) over at most 1024 of the served cells."""
+    """Return (cells checked, output = stored label, output = f(representative)) for at most 1024 served cells."""
     grid, cells = net.grid, served_cells(net, MOST_CELLS)
     if not cells:
         return 0, True, True
     corners = [[[Fraction(k, grid.cells) for k in grid.coordinates(z)] for z in cell] for cell in cells]
     outputs = net(np.array(corners, dtype=object).transpose(0, 2, 1))
-    came = [[list(column) for column in output.T] for output in outputs]
-    wanted = [[label(net.labels, tuple(sorted(cell, reverse=True)), z) for z in cell] for cell in cells]
-    return len(cells), came == [net.code_value(cell) for cell in cells], came == wanted
+    values = [[list(column) for column in output.T] for output in outputs]
+    stored = [net.code_value(cell) for cell in cells]
+    exact = [[label(net.labels, tuple(sorted(cell, reverse=True)), z) for z in cell] for cell in cells]
+    return len(cells), values == stored, values == exact
 
 
 def served_cells(net: Approximation, most: int) -> list[TokenIds]:
-    """The cells that the construction covers, or those of them among `most` random ones."""
+    """Return all cells on which the network is right, or those among `most` random cells."""
     grid = net.grid
     if grid.num_sequences <= most:
         candidates: Sequence[TokenIds] = list(product(range(grid.base), repeat=grid.tokens))

@@ -1,10 +1,8 @@
-"""Target functions: the built-in ones with their range and analytic Lipschitz constants, and a user's own from a file.
+"""Target functions: built-in ones with their range and Lipschitz constants, and a user's own from a file.
 
 All are permutation equivariant maps of (dim, tokens) arrays in [0, 1]. The constants are in the 2-norm; docs/theory.md
 derives them. `Target.upper` turns them into upper bounds of the paper's three moduli of continuity.
 """
-
-from __future__ import annotations
 
 import importlib.util
 import sys
@@ -28,7 +26,7 @@ ATTENTION_TEMPERATURE = 4
 
 @dataclass(frozen=True)
 class Lipschitz:
-    """|f(X) - f(X')|_2 <= sequence * |X - X'|_2; context, token: for one column, with it or the others held fixed."""
+    """Constants in the 2-norm: of f, and of one column of f if only the others (context) or only it (token) change."""
 
     sequence: float
     context: float
@@ -37,12 +35,12 @@ class Lipschitz:
     def __post_init__(self) -> None:
         for constant in (self.sequence, self.context, self.token):
             fits = 0 <= as_number(constant) < inf
-            require(fits, f"expected a finite Lipschitz constant >= 0, got {constant}")
+            require(fits, f"lipschitz: expected a finite constant >= 0, got {constant}")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A function with what is known about it."""
+    """A function, with its Lipschitz constants and range if they are known."""
 
     name: str
     function: Function
@@ -51,7 +49,7 @@ class Target:
     high: float = inf
 
     def upper(self, which: ModulusName, delta: float, p: float, dim: int, tokens: int) -> float | None:
-        """An upper bound of a modulus, or None: |v|_p <= size^max(0, 1/p - 1/2) |v|_2, and at most the range."""
+        """Return an upper bound of a modulus, or None. It uses |v|_p <= size^max(0, 1/p - 1/2) |v|_2 and the range."""
         if self.lipschitz is None:
             return None
         entries = dim * tokens if which == "sequence" else dim
@@ -69,39 +67,40 @@ def as_target(function: Function | Target, lipschitz: float | Lipschitz | None =
 
 
 def require_norm(p: float) -> None:
-    require(as_number(p) >= 1, f"expected p >= 1 (inf too), got {p}")
+    """Raise InputError unless p is a number >= 1."""
+    require(as_number(p) >= 1, f"p: expected a number >= 1 (inf allowed), got {p}")
 
 
 def norm(values: np.ndarray, p: float) -> float:
-    """|values|_p over all entries. The largest is taken out first: its p-th power may be no number of float64."""
+    """Return |values|_p over all entries, scaled by the largest so that p-th powers do not overflow."""
     largest = float(np.abs(values).max(initial=0.0))
     return largest * float(np.linalg.norm(np.ravel(values / largest), ord=p)) if largest else 0.0
 
 
 def mean(x: np.ndarray) -> np.ndarray:
-    """Every token becomes the mean of all tokens."""
+    """Return the mean of all tokens, for every token."""
     return np.repeat(x.mean(axis=1, keepdims=True), x.shape[1], axis=1)
 
 
 def prod(x: np.ndarray) -> np.ndarray:
-    """Every token becomes the coordinate-wise product of all tokens."""
+    """Return the coordinate-wise product of all tokens, for every token."""
     return np.repeat(x.prod(axis=1, keepdims=True), x.shape[1], axis=1)
 
 
 def attn(x: np.ndarray) -> np.ndarray:
-    """Softmax attention of every token over all tokens, temperature 4."""
+    """Return the softmax attention of every token over all tokens, with temperature 4."""
     scores = ATTENTION_TEMPERATURE * x.T @ x
     weights = np.exp(scores - scores.max(axis=0, keepdims=True))
     return x @ (weights / weights.sum(axis=0, keepdims=True))
 
 
 def maximum(x: np.ndarray) -> np.ndarray:
-    """The coordinate-wise maximum over the tokens, less half the token."""
+    """Return the coordinate-wise maximum over all tokens, minus half the token."""
     return x.max(axis=1, keepdims=True) - x / 2
 
 
 def wave(x: np.ndarray) -> np.ndarray:
-    """sin(3 x + 2 (sum of all entries)): both moduli large."""
+    """Return sin(3 x + 2 (sum of all entries)), for which token and context moduli are large."""
     return np.sin(3 * x + 2 * x.sum())
 
 
@@ -137,32 +136,32 @@ FUNCTIONS: dict[str, Callable[[int, int], Target]] = {
 
 
 def load(name: str, dim: int, tokens: int) -> Target:
-    """A built-in function by name, or `file.py:name` for a user's own."""
+    """Return a built-in function by name, or a function of a user's file by `file.py:name`."""
     require_counts(dim=dim, tokens=tokens)
     if not isinstance(name, str) or ":" not in name:
         require_one_of("function", name, [*FUNCTIONS, "file.py:name"])
         return FUNCTIONS[name](dim, tokens)
     path, _, attribute = name.rpartition(":")
     if not Path(path).is_file():
-        raise InputError(f"expected a Python file before ':' in {name!r}, but there is no file {path!r}")
+        raise InputError(f"function: expected a Python file before ':' in {name!r}, but there is no file {path!r}")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     if spec is None or spec.loader is None:
-        raise InputError(f"expected a Python file before ':' in {name!r}, got {path!r}, which does not end in .py")
+        raise InputError(f"function: expected a file that ends in .py before ':', got {path!r}")
     module = importlib.util.module_from_spec(spec)
     try:
         with _importable(module):
             spec.loader.exec_module(module)
     except Exception as error:
-        raise InputError(f"the file {path} raised {described(error)}") from error
+        raise InputError(f"function: the file {path} raised {described(error)}") from error
     function = getattr(module, attribute, None)
     if not callable(function):
-        raise InputError(f"expected a function {attribute!r} in {path}, found {type(function).__name__}")
+        raise InputError(f"function: expected a function {attribute!r} in {path}, got {type(function).__name__}")
     return Target(attribute, cast(Function, function))
 
 
 @contextmanager
 def _importable(module: ModuleType) -> Iterator[None]:
-    """While a file is read its module is among the others: data classes, for one, look for their own there."""
+    """List the module in sys.modules while its file is read, because dataclasses look for their module there."""
     before = sys.modules.get(module.__name__)
     sys.modules[module.__name__] = module
     try:

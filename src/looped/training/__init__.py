@@ -1,4 +1,4 @@
-"""From a `RunConfig` to a folder with the trained model, its log and its result."""
+"""Training: from a `RunConfig` to a run folder with checkpoints, log and result."""
 
 from looped.models.engines import set_engine
 from looped.training.evaluation import evaluate

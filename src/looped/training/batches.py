@@ -1,4 +1,4 @@
-"""Batches as a pure function of the step, prepared ahead in background threads (generators release the GIL)."""
+"""Batches as a pure function of the step, prepared ahead in background threads (the generators release the GIL)."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from looped.training.schedules import size_at, stages
 from looped.utils.errors import require
 from looped.utils.memory import memory_for
 
-AHEAD = 4  # batches per worker that may wait
+AHEAD = 4  # batches per worker that may be ready before they are needed
 
 
 def indices_at(step: int, batch_size: int, num_examples: int | None, seed: int) -> np.ndarray:
-    """Which training examples step number `step` sees: the stream in order, or a permutation of a fixed set."""
+    """Return the training examples of a step: the stream in order, or a new permutation of a fixed set per epoch."""
     places = np.arange(step * batch_size, (step + 1) * batch_size, dtype=np.int64)
     if num_examples is None:
         return places
@@ -29,29 +29,29 @@ def indices_at(step: int, batch_size: int, num_examples: int | None, seed: int) 
 
 
 def trained_on(num_steps: int, config: RunConfig, count: int) -> tuple[np.ndarray, int]:
-    """Numbers of up to `count` examples that the first steps of a run have seen, and their size, the largest so far.
+    """Return up to `count` examples that a run saw in its first steps, and their size, the largest so far.
 
-    They are the last ones, since what was seen early may be forgotten; of a fixed set that was seen through at this
-    size, the first ones of the set, whatever its order.
+    These are the most recent ones, because early ones may be forgotten. If every example of a fixed set was seen at
+    this size, they are the first ones of the set.
     """
-    require(num_steps >= 1, "expected a run with a step behind it: this one was trained on nothing yet")
+    require(num_steps >= 1, "expected a run that was trained for at least one step")
     size = max(size_at(stage[0], config) for stage in stages(config, num_steps))
     batch_size, num_examples = config.train.batch_size, config.train.num_examples
 
     def seen() -> Iterator[np.ndarray]:
-        """Newest first. An example of another size is another example."""
+        """Yield the examples of this size, newest steps first."""
         for step in reversed(range(num_steps)):
             if size_at(step, config) == size:
                 yield indices_at(step, batch_size, num_examples, config.seed)
 
     if num_examples is not None:
-        # Not by their number: steps of other sizes leave holes, in each epoch at other examples.
+        # Counting steps is not enough: steps at other sizes leave gaps, different ones in every epoch.
         unseen = np.ones(num_examples, dtype=bool)
         for indices in seen():
             unseen[indices] = False
             if not unseen.any():
                 return np.arange(min(count, num_examples)), size
-    last: dict[int, None] = {}  # newest first, each once
+    last: dict[int, None] = {}  # an ordered set, newest first
     for indices in seen():
         last |= dict.fromkeys(indices[::-1].tolist())
         if len(last) >= count:
@@ -61,22 +61,23 @@ def trained_on(num_steps: int, config: RunConfig, count: int) -> tuple[np.ndarra
 
 @lru_cache(maxsize=2)
 def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
-    with memory_for(f"the order of {num_examples} examples", "a smaller train.num_examples"):
+    with memory_for(f"the order of {num_examples} examples", "a smaller --train.num-examples"):
         return np.random.default_rng((seed, epoch)).permutation(num_examples)
 
 
 def batch_at(step: int, config: RunConfig) -> Batch:
+    """Return the batch of a step."""
     batch_size = config.train.batch_size
-    with memory_for(f"a batch of {batch_size} examples", "a smaller train.batch_size"):
+    with memory_for(f"a batch of {batch_size} examples", "a smaller --train.batch-size"):
         indices = indices_at(step, batch_size, config.train.num_examples, config.seed)
-        return config.task.sample(config.seed, "train", indices, size_at(step, config))
+        return config.task.training_batch(config.seed, indices, size_at(step, config))
 
 
 def batches(first_step: int, config: RunConfig) -> Iterator[tuple[int, Batch]]:
-    """(step, batch) from `first_step` to the last, in order whatever the number of workers."""
+    """Yield (step, batch) from `first_step` to the last step, in order for any number of workers."""
     steps = iter(range(first_step, config.train.num_steps))
     waiting: deque[tuple[int, Future[Batch]]] = deque()
-    num_workers = config.train.num_workers or min(8, max(1, torch.get_num_threads() // 2))
+    num_workers = config.train.runtime.num_workers or min(8, max(1, torch.get_num_threads() // 2))
     with ThreadPoolExecutor(num_workers, thread_name_prefix="batches") as pool:
         try:
             for step in steps:

@@ -1,82 +1,129 @@
-"""Checkpoints: folders of safetensors shards with a `state.json` of their hashes. Nothing is ever unpickled.
+"""Checkpoints that any safetensors reader can open.
 
-A checkpoint is written under a temporary name, flushed and renamed, so a folder `step-*` is whole or absent. The last
-two are kept, and one whose hashes do not match is passed over, which is said, for the one before.
+    checkpoints/step-000001000/model.safetensors      the weights, under their parameter names
+                               ema.safetensors        their moving average, if one is kept
+                               optimizer.safetensors  moments and the spike guard
+                               state.json             step, seconds, and the SHA-256 of every file
+
+A file above a size limit is split the way Hugging Face does it: `model-00001-of-00003.safetensors`, ..., and
+`model.safetensors.index.json`. A checkpoint is written under a temporary name, flushed and renamed, so that a folder
+`step-*` is either whole or absent. The last two are kept. A damaged checkpoint is skipped with a warning, and the
+previous one is used. Nothing is ever unpickled.
 """
 
 import hashlib
+import json
+import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from safetensors.torch import load as load_shard
-from safetensors.torch import save as save_shard
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from looped.utils.errors import InputError
+from looped.utils.errors import InputError, require
 from looped.utils.files import from_json, make_folder, save, save_json, sync_folder
 
-MAX_SHARD_BYTES = 15_000_000
 KEEP = 2
+MAX_FILE_BYTES = 5_000_000_000
+_STATE = "state.json"
+_FOLDER_NAME = re.compile(r"step-(\d{9,})")
+_FILE_NAME = re.compile(r"(\w+)(-\d{5}-of-\d{5})?\.safetensors|\w+\.safetensors\.index\.json")
 
 
 class Checkpoint(NamedTuple):
+    """Everything that a resumed run needs."""
+
     step: int
-    tensors: dict[str, Tensor]
-    extra: dict[str, Any]
+    seconds: float
+    """training time so far"""
+    parts: dict[str, dict[str, Tensor]]
+    """named tensors of `model`, `optimizer` and, if an average is kept, `ema`"""
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights to evaluate: the average, if one is kept."""
+        return self.parts.get("ema") or self.parts["model"]
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write `folder/step-*`; then drop all but the last `KEEP`."""
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, max_file_bytes: int = MAX_FILE_BYTES) -> Path:
+    """Write `folder/step-*`, then delete all but the last `KEEP` checkpoints."""
     make_folder(folder)
-    for left_over in folder.glob(".step-*"):
-        shutil.rmtree(left_over)
+    for leftover in folder.glob(".step-*"):
+        shutil.rmtree(leftover)
     final = folder / f"step-{checkpoint.step:09d}"
-    if final.exists():
-        try:
-            load_checkpoint(final)
-            return final
-        except InputError:  # damaged: its place is needed
-            shutil.rmtree(final)
     temporary = folder / f".{final.name}"
     try:
         temporary.mkdir()
-        _write(temporary, checkpoint)
+        _write(temporary, checkpoint, max_file_bytes)
+        _remove(final)
         temporary.rename(final)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # what a full disk did not take in full
+        shutil.rmtree(temporary, ignore_errors=True)
     sync_folder(folder)
     for old in sorted(folder.glob("step-*"))[:-KEEP]:
-        shutil.rmtree(old)
+        _remove(old)
     return final
 
 
-def _write(folder: Path, checkpoint: Checkpoint) -> None:
+def _remove(path: Path) -> None:
+    """Delete a checkpoint. It is renamed first, so that no reader sees it half deleted."""
+    if path.exists():
+        hidden = path.with_name(f".{path.name}.old")
+        path.rename(hidden)
+        shutil.rmtree(hidden)
+
+
+def _write(folder: Path, checkpoint: Checkpoint, max_file_bytes: int) -> None:
     hashes = {}
-    for number, shard in enumerate(_shards(checkpoint.tensors)):
-        data = save_shard(shard)
-        name = f"shard-{number:03d}.safetensors"
-        save(folder / name, lambda handle, data=data: handle.write(data))
-        hashes[name] = hashlib.sha256(data).hexdigest()
-    shapes = {name: list(tensor.shape) for name, tensor in checkpoint.tensors.items()}
-    state = {"step": checkpoint.step, "extra": checkpoint.extra, "shapes": shapes, "sha256": hashes}
-    save_json(folder / "state.json", state)
+    for part, tensors in checkpoint.parts.items():
+        for name, data in _files_of_part(part, tensors, max_file_bytes):
+            save(folder / name, lambda handle, data=data: handle.write(data))
+            hashes[name] = hashlib.sha256(data).hexdigest()
+    state = {"step": checkpoint.step, "seconds": checkpoint.seconds, "files": hashes}
+    save_json(folder / _STATE, {**state, "sha256": _hash_of(state)})
+
+
+def _files_of_part(part: str, tensors: dict[str, Tensor], max_file_bytes: int) -> Iterator[tuple[str, bytes]]:
+    """Yield (file name, content) of one part: a single file, or several files and an index."""
+    groups: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        num_bytes = tensor.numel() * tensor.element_size()
+        if groups[-1] and size + num_bytes > max_file_bytes:
+            groups.append({})
+            size = 0
+        groups[-1][name] = tensor.detach().cpu().contiguous()
+        size += num_bytes
+    if len(groups) == 1:
+        yield f"{part}.safetensors", tensors_to_bytes(groups[0])
+        return
+    files = {f"{part}-{number:05d}-of-{len(groups):05d}.safetensors": group for number, group in enumerate(groups, 1)}
+    for name, group in files.items():
+        yield name, tensors_to_bytes(group)
+    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    index = {
+        "metadata": {"total_size": total},
+        "weight_map": {name: file for file, group in files.items() for name in group},
+    }
+    yield f"{part}.safetensors.index.json", json.dumps(index, indent=1).encode()
 
 
 def load_newest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole, or None where there is none at all."""
-    found = sorted(folder.glob("step-*"), reverse=True)
+    """Return the newest checkpoint that is whole, or None if there is none at all."""
     problems = []
-    for path in found:
+    for path in sorted(folder.glob("step-*"), reverse=True):
         try:
             checkpoint = load_checkpoint(path)
         except InputError as error:
             problems.append(str(error))
             continue
         if problems:
-            print(f"looped: {problems[0]}; step {checkpoint.step} is used instead", file=sys.stderr)
+            print(f"looped: {problems[0]}; using step {checkpoint.step} instead", file=sys.stderr)
         return checkpoint
     if problems:
         raise InputError(f"no checkpoint in {folder} can be read: {problems[0]}")
@@ -84,46 +131,39 @@ def load_newest(folder: Path) -> Checkpoint | None:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint folder and check every shard's hash."""
-    pieces: dict[str, Tensor] = {}
+    """Read one checkpoint folder. Raise InputError if any file is missing or differs from its hash."""
     try:
-        state = from_json((path / "state.json").read_text())
-        for name, expected in state["sha256"].items():
+        state = _read_state(path)
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, expected in state["files"].items():
+            match = _FILE_NAME.fullmatch(name)
+            require(match is not None and (path / name).is_file(), f"{path / name} is not a file of a checkpoint")
             data = (path / name).read_bytes()
-            came = hashlib.sha256(data).hexdigest()
-            if came != expected:
-                raise InputError(f"{path / name} is damaged: expected sha256 {expected[:12]}..., got {came[:12]}...")
-            pieces.update(load_shard(data))
-        tensors = {name: _assemble(name, shape, pieces) for name, shape in state["shapes"].items()}
-        return Checkpoint(int(state["step"]), tensors, dict(state["extra"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            actual = hashlib.sha256(data).hexdigest()
+            require(
+                actual == expected,
+                f"{path / name} is damaged: expected SHA-256 {str(expected)[:12]}..., got {actual[:12]}...",
+            )
+            if match is not None and match[1] is not None:
+                parts.setdefault(match[1], {}).update(tensors_from_bytes(data))
+        require("model" in parts, f"{path} has no model.safetensors")
+        return Checkpoint(int(state["step"]), float(state["seconds"]), parts)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} is not a checkpoint: {type(error).__name__}: {error}") from None
 
 
-def _shards(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Flat pieces `name@number`, none and no shard larger than MAX_SHARD_BYTES."""
-    shards: list[dict[str, Tensor]] = [{}]
-    room = MAX_SHARD_BYTES
-    for name, tensor in tensors.items():
-        flat = tensor.detach().cpu().contiguous().flatten()
-        for number, piece in enumerate(flat.split(max(1, MAX_SHARD_BYTES // flat.element_size()))):
-            size = piece.numel() * piece.element_size()
-            if size > room and shards[-1]:
-                shards.append({})
-                room = MAX_SHARD_BYTES
-            shards[-1][f"{name}@{number}"] = piece.clone()
-            room -= size
-    return shards
+def _read_state(path: Path) -> dict[str, Any]:
+    """Return the content of state.json, checked against its own hash and against the name of the folder."""
+    state = from_json((path / _STATE).read_bytes())
+    expected = state.pop("sha256")
+    require(_hash_of(state) == expected, f"{path / _STATE} is damaged: its content does not match its SHA-256")
+    match = _FOLDER_NAME.fullmatch(path.name)
+    named = None if match is None else int(match[1])
+    require(named == state["step"], f"{path} holds step {state['step']}: expected the step in its name")
+    return state
 
 
-def _assemble(name: str, shape: list[int], pieces: dict[str, Tensor]) -> Tensor:
-    parts = []
-    while (piece := pieces.get(f"{name}@{len(parts)}")) is not None:
-        parts.append(piece)
-    flat = torch.cat(parts)
-    try:
-        return flat.view(shape)
-    except RuntimeError as error:  # not around all that is read: too little memory is one too, and damages nothing
-        raise ValueError(f"{name}: {error}") from None
+def _hash_of(state: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Accuracy (or error) at chosen loop counts on held-out examples, with an interval, beside the best constant answer."""
+"""Evaluate a model on held-out examples at chosen loop counts, with intervals and the best constant answer."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,21 +12,21 @@ from looped.config import RunConfig
 from looped.models import LoopModel
 from looped.tasks import Batch, Split, Task
 from looped.tasks.base import MAX_EXAMPLES
-from looped.tasks.datasets import Progress
 from looped.training.batches import trained_on
 from looped.training.loss import position_losses
 from looped.utils.errors import require, require_counts
+from looped.utils.types import Progress
 
-# Every run is measured on the same held-out examples, whatever seed it was trained from.
+# All runs are measured on the same held-out examples, whatever their training seed.
 EVALUATION_SEED = 0
 NUM_RESAMPLES = 1000
-INTERVAL_DEVIATIONS = 1.959964  # half of a 95 % interval
+INTERVAL_DEVIATIONS = 1.959964  # half the width of a 95 % interval, in standard deviations
 MAX_BATCH = 250
 MAX_SCORES = 2**28
 
 
 class Stopped(Exception):
-    """An evaluation was asked to stop before all was measured."""
+    """An evaluation was stopped before it was complete."""
 
 
 def evaluate(
@@ -40,12 +40,12 @@ def evaluate(
     stopped: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Metrics of `size` examples of a split (default: the task's own number) at each loop count, as JSON.
+    """Return metrics of `size` examples of a split (default: the task's own number) at each loop count, as JSON values.
 
-    Examples are of the task's own size, or of a smaller `example_size`. `Stopped` is raised before a batch at which
-    `stopped()` is true; after each one `progress` is told how many examples of how many are done.
+    Examples have the task's size or a smaller `example_size`. `Stopped` is raised before a batch if `stopped()` is
+    true. `progress` is called after each batch.
     """
-    indices = np.arange(held_out(task, split, size, example_size))
+    indices = np.arange(num_held_out(task, split, size, example_size))
     return _evaluate(model, task, split, loops, EVALUATION_SEED, indices, example_size, stopped, progress)
 
 
@@ -58,8 +58,8 @@ def evaluate_trained(
     *,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """The same of examples that the model was trained on in its first steps: fewer, where it has seen fewer."""
-    indices, example_size = trained_on(num_steps, config, held_out(config.task, "train", size))
+    """Evaluate on examples that the model saw in its first `num_steps` steps (fewer than `size` if it saw fewer)."""
+    indices, example_size = trained_on(num_steps, config, num_held_out(config.task, "train", size))
     return _evaluate(model, config.task, "train", loops, config.seed, indices, example_size, progress=progress)
 
 
@@ -107,29 +107,31 @@ def _evaluate(
     }
 
 
-def held_out(task: Task, split: Split, size: int | None = None, example_size: int | None = None) -> int:
-    """How many examples a test has (default: the task's own number): one that comes again is no further evidence."""
+def num_held_out(task: Task, split: Split, size: int | None = None, example_size: int | None = None) -> int:
+    """Return the number of test examples to use (default: the task's own number).
+
+    Repeated examples are not counted, because they would make the interval too narrow.
+    """
     if size is None:
         return task.held_out_size(split, example_size)
-    require(size >= 1, f"size must be at least 1, got {size}")
-    require(size <= MAX_EXAMPLES, f"size must be at most {MAX_EXAMPLES:,}, got {size}")
+    require(1 <= size <= MAX_EXAMPLES, f"size: expected an integer in 1..{MAX_EXAMPLES:,}, got {size}")
     return task.distinct_among(split, size, example_size)
 
 
 def _batch_size(task: Task) -> int:
-    """As many examples as keep the class scores of all positions in about a gigabyte."""
+    """Return a batch size that keeps the class scores of all positions within about a gigabyte."""
     return max(1, min(MAX_BATCH, MAX_SCORES // (task.spec.seq_len * task.spec.output_size)))
 
 
 @torch.no_grad()
 def _read_outs(model: LoopModel, inputs: np.ndarray, loops: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-    """(loop, what the model says after it), one at a time.
+    """Yield (loop, the model's answer after it), one at a time.
 
-    One pass serves all loop counts, unless the times of its loops depend on how many there are (`rescale`).
+    One pass serves all loop counts, unless the loop times depend on the number of loops (extrapolation "rescale").
     """
-    alone = {loop for loop in loops if loop > model.config.num_loops and model.config.beyond == "rescale"}
-    together = set(loops) - alone
-    passes = [*([together] if together else []), *({loop} for loop in sorted(alone))]
+    own_pass = {loop for loop in loops if loop > model.config.num_loops and model.config.extrapolation == "rescale"}
+    shared = set(loops) - own_pass
+    passes = [*([shared] if shared else []), *({loop} for loop in sorted(own_pass))]
     tensor = torch.from_numpy(inputs).to(next(model.parameters()).device)
     for wanted in passes:
         for t, state in model.states_at(tensor, max(wanted), [loop - 1 for loop in sorted(wanted)]):
@@ -137,7 +139,7 @@ def _read_outs(model: LoopModel, inputs: np.ndarray, loops: Sequence[int]) -> It
 
 
 def _measure(scores: Tensor, task: Task, batch: Batch) -> dict[str, np.ndarray]:
-    """The task's metrics of each example and, for classes, the summed cross-entropy of its counted positions."""
+    """Return the task's metrics of each example and, for classes, the cross-entropy summed over counted positions."""
     if task.spec.kind == "vectors":
         values = scores.cpu().numpy()
         curve = task.curve(values, batch)
@@ -149,9 +151,9 @@ def _measure(scores: Tensor, task: Task, batch: Batch) -> dict[str, np.ndarray]:
 
 
 def _summary(values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> dict[str, Any]:
-    """Means over examples, the loss over counted positions, and the interval of the task's metric.
+    """Return means over examples, the loss per counted position, and the interval of the task's metric.
 
-    All of them are NaN where outputs overflow: classes read off such scores would be right by chance.
+    All are NaN if any output is non-finite, because classes read from such scores would be right by chance only.
     """
     finite = all(np.isfinite(each).all() for each in values.values())
     values = values if finite else {name: np.full(each.shape, np.nan) for name, each in values.items()}
@@ -173,11 +175,11 @@ def _summary(values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> 
 
 
 def _perplexity(loss: float) -> float:
-    return math.exp(min(loss, 700.0))  # about the largest that a float can hold
+    return math.exp(min(loss, 700.0))  # exp overflows soon after 700
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
-    """A 95 % interval of the mean: Wilson's for rights and wrongs, else the bootstrap's."""
+    """Return a 95 % interval of the mean: Wilson's for zeros and ones, otherwise a bootstrap interval."""
     if np.isin(values, (0.0, 1.0)).all():
         return wilson(int(values.sum()), len(values))
     return _bootstrap(lambda rows: float(values[rows].mean()), len(values))
@@ -191,9 +193,9 @@ def _bootstrap(statistic: Callable[[np.ndarray], float], size: int) -> tuple[flo
 
 
 def wilson(right: int, total: int) -> tuple[float, float]:
-    """Wilson's score interval of a share."""
+    """Return Wilson's score interval of a fraction."""
     share, z = right / total, INTERVAL_DEVIATIONS
     centre = (share + z * z / (2 * total)) / (1 + z * z / total)
     half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    # Rounding must not push an end past the share itself (at 0 and 1 they are equal).
+    # Rounding must not push an end past the fraction itself (at 0 and 1 they are equal).
     return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))

@@ -1,4 +1,4 @@
-"""The work of a training, counted exactly: over the loops and sizes of its steps and over what gets a gradient."""
+"""FLOPs of a training run, counted exactly from the loops and sizes of its steps and from what gets a gradient."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,23 +11,24 @@ ESTIMATED_FROM = 1000  # steps
 
 
 def training_flops(config: RunConfig, num_steps: int | None = None) -> int:
-    """Of forward and backward passes over `num_steps` steps (default: all of them)."""
+    """Return the FLOPs of forward and backward passes over `num_steps` steps (default: all steps)."""
     num_steps = config.train.num_steps if num_steps is None else num_steps
     return _flops(config, ((steps.start, len(steps)) for steps in stages(config, num_steps)))
 
 
 def estimated_flops(config: RunConfig) -> float:
-    """The same at once: a long random schedule is estimated from a few steps."""
-    train = config.train
-    if "random" not in (train.loop_schedule, train.size_schedule) or train.num_steps <= ESTIMATED_FROM:
+    """Return the same quickly: a long random schedule is estimated from 1,000 of its steps."""
+    train, curriculum = config.train, config.train.curriculum
+    is_random = "random" in (curriculum.loop_schedule, curriculum.size_schedule)
+    if not is_random or train.num_steps <= ESTIMATED_FROM:
         return training_flops(config)
-    # Spread over the run, since what is not random may grow.
+    # Spread over the run, because the other schedule may grow.
     spread = ((place * train.num_steps // ESTIMATED_FROM, 1) for place in range(ESTIMATED_FROM))
     return _flops(config, spread) * train.num_steps / ESTIMATED_FROM
 
 
 def _flops(config: RunConfig, steps: Iterable[tuple[int, int]]) -> int:
-    """Of steps, each with how many there are like it."""
+    """Return the FLOPs of `(step, count)` pairs, where `count` steps cost the same as `step`."""
     kinds: Counter[tuple[int, int]] = Counter()
     for step, count in steps:
         kinds[loops_at(step, config), size_at(step, config)] += count
@@ -36,10 +37,10 @@ def _flops(config: RunConfig, steps: Iterable[tuple[int, int]]) -> int:
 
 
 def example_flops(config: RunConfig, num_loops: int, size: int) -> int:
-    """Of one example's forward and backward pass.
+    """Return the FLOPs of one example's forward and backward pass.
 
-    A product needs two further ones on the way back, for the gradients of its two sides; the embedding of vectors only
-    one, since its input needs none, and a loop that truncated backpropagation leaves out none.
+    A matmul needs two more in the backward pass, one for each factor's gradient. The embedding of vectors needs one,
+    because its input has no gradient. A loop without a gradient needs none.
     """
     train, spec = config.train, config.task.spec
     seq_len = config.task.seq_len_at(size)

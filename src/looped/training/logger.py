@@ -1,4 +1,4 @@
-"""What a run tells while it trains: `log.jsonl` always, a live bar or plain lines, trackers on request."""
+"""Logging: `log.jsonl` always, a progress bar or plain lines, TensorBoard or Weights & Biases on request."""
 
 import json
 import os
@@ -13,11 +13,11 @@ from looped.utils.files import from_json, save_text, writing
 
 
 class Log:
-    """One line per record. A resumed run first drops the lines that its checkpoint does not know of."""
+    """Write `log.jsonl`, one line per record. A resumed run first drops the lines after its checkpoint."""
 
     def __init__(self, path: Path, config: RunConfig, first_step: int, *, quiet: bool) -> None:
         self.path, self.num_steps = path, config.train.num_steps
-        kept = [line for line, step in records(path) if step <= first_step]
+        kept = [line for line, step in read_log(path) if step <= first_step]
         save_text(path, "".join(line + "\n" for line in kept))
         self._file = open(path, "a")  # noqa: SIM115 (closed in __exit__)
         self._trackers = _trackers(config, path.parent)
@@ -31,11 +31,11 @@ class Log:
             self._screen.close()
         for tracker in self._trackers:
             tracker.close()
-        with writing(self.path):  # what a full disk did not take is tried once more
+        with writing(self.path):  # closing may flush, which may fail on a full disk
             self._file.close()
 
     def record(self, step: int, **values: float) -> None:
-        """Write one record; `step` counts finished steps."""
+        """Write one record. `step` is the number of finished steps."""
         with writing(self.path):
             self._file.write(json.dumps({"step": step, **values}) + "\n")
             self._file.flush()
@@ -45,12 +45,12 @@ class Log:
             self._screen.show(step, values)
 
 
-def records(path: Path) -> list[tuple[str, int]]:
-    """The lines of a log with their steps; what a crash cut off or a person scribbled is no record."""
+def read_log(path: Path) -> list[tuple[str, int]]:
+    """Return the lines of a log with their steps. Lines that are cut off or not JSON are ignored."""
     found = []
     for raw in path.read_bytes().splitlines() if path.exists() else []:
         try:
-            line = raw.decode()  # line by line: one that is no text spoils no other
+            line = raw.decode()  # line by line, so that one bad line spoils no other
             step = from_json(line)["step"]
         except (ValueError, KeyError, TypeError):
             continue
@@ -73,7 +73,7 @@ def _text(values: dict[str, float]) -> str:
 
 
 class _PlainLines:
-    """For pipes and log files: of steps and of validations at most about fifty lines each a run."""
+    """Print at most about fifty lines of steps and fifty of validations per run, for pipes and log files."""
 
     def __init__(self, config: RunConfig, first_step: int) -> None:
         self.num_steps = config.train.num_steps
@@ -81,7 +81,7 @@ class _PlainLines:
         self.next = dict.fromkeys((False, True), first_step + self.every)
 
     def show(self, step: int, values: dict[str, float]) -> None:
-        kind = "validation" in values  # on its own: many validations would leave no line for a loss
+        kind = "validation" in values  # counted separately, so that validations do not crowd out losses
         if step >= self.next[kind] or step >= self.num_steps:
             self.next[kind] = step + self.every
             print(f"step {step}/{self.num_steps}  {_text(values)}", file=sys.stderr, flush=True)
@@ -91,7 +91,7 @@ class _PlainLines:
 
 
 class _Bar:
-    """For terminals: a bar with the newest numbers and the time left."""
+    """Show a progress bar with the newest values and the remaining time, for terminals."""
 
     def __init__(self, config: RunConfig, first_step: int) -> None:
         from rich.console import Console
@@ -146,7 +146,7 @@ class _WandB:
 
 
 def _trackers(config: RunConfig, folder: Path) -> list["_TensorBoard | _WandB"]:
-    track = config.train.track
+    track = config.train.runtime.track
     require_tracker(track)
     if track == "tensorboard":
         return [_TensorBoard(folder)]
@@ -156,10 +156,10 @@ def _trackers(config: RunConfig, folder: Path) -> list["_TensorBoard | _WandB"]:
 
 
 def require_tracker(track: str) -> None:
-    """`InputError` where what a tracker needs is not installed."""
+    """Raise InputError if the tracker's package is not installed."""
     needed = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}
     try:
         if track in needed:
             import_module(needed[track])
     except ImportError:
-        raise InputError(f"train.track {track!r} needs an extra: pip install 'looped[track]'") from None
+        raise InputError(f"--train.track {track} needs an extra: pip install 'looped[track]'") from None

@@ -1,4 +1,4 @@
-"""The loss of a batch: on the last loop or on several, accumulated while the loops run so that no logits pile up."""
+"""The loss of a batch, on the last loop or on several. It is summed while the loops run, so that no logits pile up."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from looped.tasks import Batch
 from looped.training.schedules import backprop_loops, supervised_loops
 
 LARGE_VOCABULARY = 4096
-"""from here on the scores of all tokens are not stored"""
+"""from this vocabulary size on, logits are never stored"""
 
 
 class TensorBatch(NamedTuple):
@@ -25,13 +25,16 @@ class TensorBatch(NamedTuple):
     mask: Tensor
 
 
-class Outcome(NamedTuple):
+class LossOutput(NamedTuple):
+    """Loss and accuracy of a batch."""
+
     loss: Tensor
-    right: Tensor
-    """share of the counted positions answered right at the last loop (for values: minus the squared error)"""
+    accuracy: Tensor
+    """fraction of counted positions that are right at the last loop (for regression: minus the squared error)"""
 
 
 def to_device(batch: Batch, device: torch.device) -> TensorBatch:
+    """Return a batch as tensors on a device; the copy to a GPU does not block."""
     arrays = (torch.from_numpy(array) for array in batch)
     if device.type == "cuda":
         arrays = (array.pin_memory().to(device, non_blocking=True) for array in arrays)
@@ -39,20 +42,20 @@ def to_device(batch: Batch, device: torch.device) -> TensorBatch:
 
 
 def loop_loss(scores: Tensor, batch: TensorBatch) -> Tensor:
-    """Mean over the counted positions."""
+    """Return the mean loss over the counted positions."""
     weight = batch.mask.to(scores.dtype)
     return (position_losses(scores, batch.targets) * weight).sum() / weight.sum()
 
 
 def position_losses(scores: Tensor, targets: Tensor) -> Tensor:
-    """(batch, seq): the cross-entropy of class scores, or the squared error of values, at every position."""
+    """Return the cross-entropy of class scores, or the squared error of values, at every position: (batch, seq)."""
     if targets.is_floating_point():
         return (scores - targets.to(scores.dtype)).square().mean(dim=-1)
     return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
 
 
 def loss_and_answers(model: LoopModel, state: Tensor, batch: TensorBatch) -> tuple[Tensor, Tensor]:
-    """The loss of one loop, and its scores; of a large vocabulary only whether each position is right."""
+    """Return the loss of one loop and its scores. For a large vocabulary, return which positions are right instead."""
     if batch.targets.is_floating_point() or model.spec.output_size < LARGE_VOCABULARY:
         scores = model.read_out(state)
         return loop_loss(scores, batch), scores
@@ -68,8 +71,8 @@ def objective(
     num_loops: int,
     config: TrainConfig,
     read: Callable[[LoopModel, Tensor, TensorBatch], tuple[Tensor, Tensor]] = loss_and_answers,
-) -> Outcome:
-    """Run the loops and weigh the answers of those that are supervised; `read` may be a compiled `loss_and_answers`."""
+) -> LossOutput:
+    """Run the loops and return the loss over the supervised ones. `read` may be a compiled `loss_and_answers`."""
     supervised = supervised_loops(config, num_loops)
     backprop = backprop_loops(config, num_loops)
     total = answers = None
@@ -80,10 +83,10 @@ def objective(
     assert answers is not None
     if config.supervision == "mean":
         total = total / supervised
-    return Outcome(total, _share_right(answers.detach(), batch))
+    return LossOutput(total, _accuracy(answers.detach(), batch))
 
 
-def _share_right(answers: Tensor, batch: TensorBatch) -> Tensor:
+def _accuracy(answers: Tensor, batch: TensorBatch) -> Tensor:
     if batch.targets.is_floating_point():
         return -loop_loss(answers, batch)
     right = answers if answers.dtype == torch.bool else answers.argmax(dim=-1) == batch.targets

@@ -1,4 +1,4 @@
-"""AdamW for all, or Muon for the block's matrices beside AdamW for the rest; a guard against spikes, and an average."""
+"""AdamW, optionally with Muon for the block's matrices; a spike guard; a moving average of the weights."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,11 +6,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from looped.config import TrainConfig
+from looped.config import OptimizerConfig
 
-# Decay pulls a weight to 0. A matrix may go there; a gain, a row of a modulation table or a bias must not: the place
-# that they are at rest is not 0. (Some of those are stored as matrices, one row per layer, so the name decides.)
-_VECTORS = ("b_", "b3", "b4", "b5", "gain", "vectors", "rows", "amplitude")
+# Weight decay pulls a weight to 0. That is right for a matrix but not for a gain, a bias or a row of a modulation
+# table, whose neutral value is not 0. Some of those are stored as matrices, one row per layer, so the name decides.
+_NO_DECAY = ("b_", "b3", "b4", "b5", "gain", "vectors", "rows", "amplitude")
 _MUON = ("w_qkv", "w_out", "w_in", "w_back")
 
 
@@ -19,22 +19,22 @@ def _leaf(name: str) -> str:
 
 
 class Optimizer:
-    """AdamW, and Muon where it is wanted, at rates that follow one schedule; their state as named tensors."""
+    """AdamW, with Muon where the config asks for it. Both follow one learning-rate schedule."""
 
-    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
+    def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
         self.named = dict(model.named_parameters())
-        muon = [name for name in self.named if config.optimizer == "muon" and _leaf(name) in _MUON]
+        muon = [name for name in self.named if config.kind == "muon" and _leaf(name) in _MUON]
         rest = [name for name in self.named if name not in muon]
-        vectors = [name for name in rest if _leaf(name).startswith(_VECTORS)]
-        matrices = [name for name in rest if name not in vectors]
+        no_decay = [name for name in rest if _leaf(name).startswith(_NO_DECAY)]
+        decay = [name for name in rest if name not in no_decay]
         device = next(model.parameters()).device
-        # A tensor, so that a captured step can be replayed at another rate.
-        self.rate = torch.ones((), device=device)
+        # A tensor, so that a captured CUDA graph can be replayed at another learning rate.
+        self.lr_fraction = torch.ones((), device=device)
         self._peak = config.learning_rate
         self.adamw = torch.optim.AdamW(
             [
-                {"params": [self.named[name] for name in matrices], "weight_decay": config.weight_decay},
-                {"params": [self.named[name] for name in vectors], "weight_decay": 0.0},
+                {"params": [self.named[name] for name in decay], "weight_decay": config.weight_decay},
+                {"params": [self.named[name] for name in no_decay], "weight_decay": 0.0},
             ],
             lr=torch.tensor(config.learning_rate, device=device),
             betas=(config.beta1, config.beta2),
@@ -44,35 +44,37 @@ class Optimizer:
         self.muon = Muon({name: self.named[name] for name in muon}, config)
 
     def step(self) -> None:
-        """One step at the share `rate` of the peak rates."""
+        """Update the weights at the current fraction of the peak learning rates."""
         for group in self.adamw.param_groups:
-            torch.mul(self.rate, self._peak, out=group["lr"])
+            torch.mul(self.lr_fraction, self._peak, out=group["lr"])
         self.adamw.step()
-        self.muon.step(self.rate)
+        self.muon.step(self.lr_fraction)
 
-    def pass_over_unless(self, taken: Tensor) -> None:
-        """Make the next step one that moves no weight, where `taken` is false."""
+    def skip_unless(self, accepted: Tensor) -> None:
+        """Make the next step move no weight if `accepted` is false."""
         for parameter in self.named.values():
             if parameter.grad is not None:
-                parameter.grad.masked_fill_(~taken, 0)  # also what is beyond numbers
-        self.rate.mul_(taken)
+                parameter.grad.masked_fill_(~accepted, 0)  # also clears NaN and infinity
+        self.lr_fraction.mul_(accepted)
 
     def zero_grad(self) -> None:
+        """Drop all gradients."""
         for parameter in self.named.values():
             parameter.grad = None
 
     def state(self) -> dict[str, Tensor]:
-        """Moments and counters by part, kind and parameter."""
+        """Return moments and counters under names such as `adamw.exp_avg.NAME` and `muon.momentum.NAME`."""
         adamw = {
-            f"adamw/{kind}/{name}": value
+            f"adamw.{kind}.{name}": value
             for name, parameter in self.named.items()
             for kind, value in self.adamw.state.get(parameter, {}).items()
         }
-        return adamw | {f"muon/momentum_buffer/{name}": value for name, value in self.muon.momentum.items()}
+        return adamw | {f"muon.momentum.{name}": value for name, value in self.muon.momentum.items()}
 
     def load(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned."""
         for path, value in state.items():
-            part, kind, name = path.split("/", 2)
+            part, kind, name = path.split(".", 2)
             if part == "muon":
                 self.muon.momentum[name].copy_(value)
             else:
@@ -80,38 +82,40 @@ class Optimizer:
 
 
 class Muon:
-    """Momentum whose direction is made orthogonal (Jordan et al., 2024): every singular value is moved alike.
+    """Momentum with an orthogonalised direction (Jordan et al., 2024), so that every singular value moves equally.
 
-    As torch.optim.Muon, but at a rate that is a tensor, and with matrices of one shape made orthogonal together.
+    Differs from torch.optim.Muon in two ways: the learning rate is a tensor, and matrices of equal shape are
+    orthogonalised together.
     """
 
-    def __init__(self, parameters: dict[str, nn.Parameter], config: TrainConfig) -> None:
+    def __init__(self, parameters: dict[str, nn.Parameter], config: OptimizerConfig) -> None:
         self.parameters, self.config = parameters, config
         self.momentum = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
         shapes = dict.fromkeys(parameter.shape for parameter in parameters.values())
-        self._alike = [[name for name in parameters if parameters[name].shape == shape] for shape in shapes]
+        self._same_shape = [[name for name in parameters if parameters[name].shape == shape] for shape in shapes]
 
     @torch.no_grad()
-    def step(self, rate: Tensor) -> None:
+    def step(self, lr_fraction: Tensor) -> None:
+        """Update the matrices at this fraction of the peak learning rate."""
         config = self.config
-        for names in self._alike:
+        for names in self._same_shape:
             directions = []
             for name in names:
                 gradient, momentum = self.parameters[name].grad, self.momentum[name]
                 assert gradient is not None
                 momentum.lerp_(gradient, 1 - config.muon_momentum)
-                directions.append(gradient.lerp(momentum, config.muon_momentum))  # Nesterov's look ahead
+                directions.append(gradient.lerp(momentum, config.muon_momentum))  # Nesterov momentum
             rows, columns = directions[0].shape
-            # A tall matrix moves its outputs less per unit of the rate than a wide one.
-            size = -config.muon_learning_rate * max(1.0, rows / columns) ** 0.5
+            # A tall matrix moves its outputs less per unit of learning rate than a wide one.
+            scale = -config.muon_learning_rate * max(1.0, rows / columns) ** 0.5
             for name, direction in zip(names, orthogonalise(torch.stack(directions)), strict=True):
                 parameter = self.parameters[name]
-                parameter.mul_(1 - rate * (config.muon_learning_rate * config.muon_weight_decay))
-                parameter.add_(direction.to(parameter.dtype) * (rate * size))
+                parameter.mul_(1 - lr_fraction * (config.muon_learning_rate * config.muon_weight_decay))
+                parameter.add_(direction.to(parameter.dtype) * (lr_fraction * scale))
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """Singular values to about 1, by five steps of a quintic that is applied to them through products alone."""
+    """Return matrices whose singular values are all about 1, by five Newton-Schulz steps of a quintic polynomial."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices.bfloat16()
     tall = x.shape[-2] > x.shape[-1]
@@ -124,56 +128,61 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 class SpikeGuard:
-    """Tells gradients that are many times as long as usual: steps along them can undo what was learned.
+    """Detect gradients that are many times longer than usual, because one step along them can undo what was learned.
 
-    Through many loops a gradient can explode for one batch alone. Neither optimizer minds its length: Muon makes every
-    direction as long, and so it moves the weights by a full step along a direction that is of no use.
+    Through many loops the gradient of a single batch can explode. Clipping does not help: AdamW and Muon normalise the
+    gradient anyway, so they take a full step in a useless direction.
     """
 
     MEMORY = 0.02
-    """what a new norm counts for in the usual one"""
+    """weight of a new norm in the running average"""
 
     def __init__(self, factor: float, device: torch.device) -> None:
         self._factor = factor
         self.usual = torch.zeros((), device=device)
 
     @torch.no_grad()
-    def is_usual(self, norm: Tensor) -> Tensor:
-        """Whether this norm is usual; it then counts in full for the next ones, and otherwise as far as the limit."""
+    def accepts(self, norm: Tensor) -> Tensor:
+        """Return whether this gradient norm is finite and at most `factor` times the usual one, and update the latter.
+
+        An accepted norm enters the running average in full, a rejected one only up to the limit.
+        """
         first, limit = self.usual == 0, self._factor * self.usual
-        taken = first | (norm <= limit)
-        seen = torch.where(taken, norm, limit).to(self.usual.dtype)
+        accepted = torch.where(first, norm.isfinite(), norm <= limit)
+        seen = torch.where(accepted, norm, limit).to(self.usual.dtype)
         self.usual.copy_(torch.where(first, seen, self.usual.lerp(seen, self.MEMORY)))
-        return taken
+        return accepted
 
 
 class Average:
-    """An exponential moving average of the weights; young averages forget faster, so that the start does not linger."""
+    """An exponential moving average of the weights. It forgets faster at first, so that the start does not linger."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.named = dict(model.named_parameters())
         self.values = {name: parameter.detach().clone() for name, parameter in self.named.items()}
         self._decay = decay
-        self._share = torch.zeros((), device=next(model.parameters()).device, dtype=next(model.parameters()).dtype)
+        first = next(model.parameters())
+        self._update_weight = torch.zeros((), device=first.device, dtype=first.dtype)
 
     def set_step(self, step: int) -> None:
-        """Say which step the next update belongs to."""
-        self._share.fill_(1 - min(self._decay, (1 + step) / (10 + step)))
+        """Set the step number that the next update belongs to."""
+        self._update_weight.fill_(1 - min(self._decay, (1 + step) / (10 + step)))
 
     @torch.no_grad()
     def update(self) -> None:
+        """Move the average towards the current weights."""
         for name, value in self.values.items():
-            value.lerp_(self.named[name], self._share)
+            value.lerp_(self.named[name], self._update_weight)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model with the averaged weights."""
-        kept = {name: parameter.detach().clone() for name, parameter in self.named.items()}
+        """Give the model the averaged weights inside this context."""
+        trained = {name: parameter.detach().clone() for name, parameter in self.named.items()}
         _assign(self.named, self.values)
         try:
             yield
         finally:
-            _assign(self.named, kept)
+            _assign(self.named, trained)
 
 
 def _assign(parameters: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:

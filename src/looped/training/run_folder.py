@@ -1,27 +1,57 @@
-"""A run's folder: `config.json`, `log.jsonl`, `checkpoints/`, `data.json` where the examples are taken from a text,
-and `result.json` once it is finished."""
+"""The folder of one run.
+
+config.json    the `RunConfig`
+log.jsonl      one line per log record
+checkpoints/   the last two checkpoints
+data.json      hashes of the files that examples are taken from, if any
+result.json    the `TrainResult`, once the run is finished
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from looped.config import RunConfig, differences
-from looped.tasks import TASKS, Task
+from looped.serde import check_fields, decode, encode
+from looped.tasks import Task
 from looped.training.checkpoint import Checkpoint, load_newest
 from looped.utils.errors import InputError, require
 from looped.utils.files import locked, make_folder, read_json, save_json
 
-_NUMBER = (int, float)
-# What a result is read for, with its kind.
-_RESULT_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "step": int, "samples": int, "parameters": int, "num_steps": int, "validation": _NUMBER, "seconds": _NUMBER,
-    "flops": _NUMBER, "hardware": str, "versions": dict,
-}  # fmt: skip
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How far a run is and what it has cost so far."""
+
+    finished: bool
+    step: int
+    num_steps: int
+    samples: int
+    seconds: float
+    parameters: int
+    flops: int
+    """forward and backward passes of the whole training"""
+    hardware: str
+    versions: dict[str, str]
+    validation: float | None = None
+    """the task's metric on validation data, once the run is finished"""
+    stopped_by: Literal["signal", "time limit"] | None = None
+    """why an unfinished run stopped"""
+    folder: str | None = None
+    """the run's folder (not stored, because a folder may be moved)"""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stored fields as JSON values: the content of `result.json`."""
+        return {name: value for name, value in encode(self).items() if name != "folder" and value is not None}
 
 
 class RunFolder:
-    """Paths and rules of one run's folder. A folder belongs to one config, for ever."""
+    """Paths and rules of one run's folder. A folder belongs to one config for ever."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -33,75 +63,85 @@ class RunFolder:
         self.lock_path = self.path / ".lock"
 
     def claim(self, config: RunConfig) -> None:
-        """Make this folder the run's, or check that it is (time limits, logging and paths may differ).
+        """Write the config, or check that the folder belongs to this run (runtime settings may differ).
 
-        A folder is bound by its first checkpoint: a run that failed before it has left nothing worth keeping.
+        The first checkpoint binds a folder to its config. A run that failed before left nothing worth keeping.
         """
         self.check(config)
         if not (self.config_path.exists() and self.has_checkpoint()):
             save_json(self.config_path, config.to_json())
 
     def check(self, config: RunConfig) -> None:
-        """`InputError` if this folder is another run's."""
+        """Raise InputError if this folder belongs to another run."""
         if self.config_path.exists() and self.has_checkpoint():
             for name, (theirs, ours) in differences(self.read_config(), config).items():
-                # Stored as it was typed, before runs kept which of a task's models was its best then.
-                unnamed = name == "train.init_from" and theirs in TASKS and str(ours).startswith(f"{theirs}/")
-                require(unnamed, f"{self.path} holds another run: its {name} is {theirs!r}, this one's is {ours!r}")
+                hint = ""
+                if name == "train.num_steps":
+                    hint = f" (to train a finished run for more steps: --train.continue-from {self.path} --out NEW)"
+                raise InputError(
+                    f"{self.path} holds another run: its {name} is {theirs!r}, this one's is {ours!r}{hint}", field=name
+                )
 
     def check_data(self, task: Task) -> None:
-        """Note what a new run takes its examples from; `InputError` if one that was begun would go on with another."""
-        came = task.fingerprints()
-        if came and not self.has_checkpoint():
-            save_json(self.data_path, came)
-        known = read_json(self.data_path) if self.data_path.exists() else {}
-        require(isinstance(known, dict), f"expected an object with hashes in {self.data_path}, got something else")
-        for name, before in known.items():
-            now = came.get(name, "none")
+        """Store the hashes of a new run's data. Raise InputError if a resumed run would see other data."""
+        current = task.fingerprints()
+        if current and not self.has_checkpoint():
+            save_json(self.data_path, current)
+        stored = read_json(self.data_path) if self.data_path.exists() else {}
+        require(isinstance(stored, dict), f"{self.data_path}: expected an object with hashes, got {stored!r}")
+        for name, before in stored.items():
+            now = current.get(name, "none")
             require(
                 before == now,
-                f"{self.path} was trained on another {name}: expected one with the sha256 {str(before)[:12]}..., got "
-                f"{now[:12]}...",
+                f"{self.path} was trained on another {name}: expected SHA-256 {str(before)[:12]}..., got {now[:12]}...",
             )
 
     def read_config(self) -> RunConfig:
+        """Return the run's config. Raise InputError if the folder is not a run."""
         require(self.path.is_dir(), f"no run at {self.path}: expected a folder with config.json")
         require(self.config_path.exists(), f"{self.path} is not a run: expected config.json in it")
         data = read_json(self.config_path)
         try:
             return RunConfig.from_json(data)
         except InputError as error:
-            raise InputError(f"{self.config_path} does not describe a run: {error}") from None
+            raise InputError(f"{self.config_path}: {error}") from None
 
-    def read_result(self) -> dict[str, Any] | None:
+    def read_result(self) -> TrainResult | None:
+        """Return the result of a finished run, or None."""
         if not self.result_path.exists():
             return None
-        result = read_json(self.result_path)
-        whole = isinstance(result, dict) and isinstance(result.get("finished"), bool)
-        require(whole, f"{self.result_path} is no result of a run: expected an object with the field finished")
-        for name, kind in _RESULT_FIELDS.items():
-            value = result.get(name)
-            right = isinstance(value, kind) and not isinstance(value, bool)
-            require(right, f"{self.result_path} is no result of a run: its field {name!r} is {value!r}")
-        return result
+        try:
+            return decode(TrainResult, read_json(self.result_path))
+        except InputError as error:
+            raise InputError(f"{self.result_path}: {error}") from None
 
     def has_checkpoint(self) -> bool:
+        """Return whether there is any checkpoint, damaged or not."""
         return any(self.checkpoints.glob("step-*"))
 
     def newest_checkpoint(self) -> Checkpoint | None:
+        """Return the newest checkpoint that is whole, or None if there is none at all."""
         return load_newest(self.checkpoints)
 
+    def require_checkpoint(self) -> Checkpoint:
+        """Return the newest checkpoint of a run. Raise InputError if the folder is not a run or has none."""
+        self.read_config()
+        checkpoint = self.newest_checkpoint()
+        if checkpoint is None:
+            raise InputError(f"{self.path} has no checkpoint yet: expected a run that was trained")
+        return checkpoint
+
     def require_usable(self) -> None:
-        """`InputError` if there is something here that no trainer made."""
-        strangers = self.path.is_dir() and not self.config_path.exists() and {*self.path.iterdir()} - {self.lock_path}
+        """Raise InputError if the folder holds files that no trainer wrote."""
+        foreign = self.path.is_dir() and not self.config_path.exists() and {*self.path.iterdir()} - {self.lock_path}
         require(
-            not strangers and (self.path.is_dir() or not self.path.exists()),
+            not foreign and (self.path.is_dir() or not self.path.exists()),
             f"{self.path} is not a run: expected a new or empty folder, or one with config.json",
         )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder if need be and hold it against a second trainer."""
+        """Create the folder and lock it. Raise InputError if another process is training in it."""
         make_folder(self.path)
         with locked(self.lock_path, wait=False) as free:
             require(free, f"{self.path} is being trained by another process")

@@ -1,4 +1,4 @@
-"""The training loop: one step at a time, resumable at any of them, with everything it needs named in one place."""
+"""The training loop: from a `RunConfig` to a run folder, resumable at any step."""
 
 import math
 import platform
@@ -7,195 +7,240 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from looped.config import RunConfig, differences
 from looped.models import build_model
-from looped.models.engines import choose_device
-from looped.models.pretrained import meant, read_shipped, require_no_near_miss
+from looped.models.engines import choose_device, describe_device
+from looped.models.model import load_weights
+from looped.models.pretrained import read_shipped, require_no_near_miss, resolve_name
 from looped.tasks import Split
 from looped.training.batches import batch_at, batches
 from looped.training.checkpoint import Checkpoint, save_checkpoint
-from looped.training.evaluation import EVALUATION_SEED, Stopped, evaluate, held_out
+from looped.training.evaluation import EVALUATION_SEED, Stopped, evaluate, num_held_out
 from looped.training.flops import training_flops
 from looped.training.logger import Log, require_tracker
 from looped.training.loss import TensorBatch, to_device
-from looped.training.run_folder import RunFolder
-from looped.training.schedules import loops_at, rate_at, sizes, trained_size, unreached
-from looped.training.step import Stepper, load_weights
-from looped.utils.errors import InputError
+from looped.training.run_folder import RunFolder, TrainResult
+from looped.training.schedules import loops_at, lr_fraction, sizes, trained_size, unreached
+from looped.training.step import Stepper
+from looped.utils.errors import InputError, require
 from looped.utils.files import save_json
 from looped.utils.memory import memory_for
 from looped.utils.signals import handling
-from looped.utils.text import plural
 from looped.utils.version import __version__
 
 
 class Diverged(InputError):
-    """Loss, gradient or validation went beyond numbers: with this config they would again."""
+    """Loss, gradient norm or validation became NaN or infinite. The same config would diverge again."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """By a signal, after a checkpoint: a script does not go on to its next training. `result` says how far this is."""
+    """A signal stopped the run after a checkpoint. `result` says how far the run is.
+
+    This is an exception so that a script does not go on to its next run.
+    """
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> TrainResult:
+        """Return the state of the interrupted run."""
         return self.args[0]
 
 
+@dataclass(frozen=True)
+class StepOutcome:
+    """The averages of several steps."""
+
+    loss: float
+    accuracy: float
+    """fraction of counted positions that are right (for regression: minus the squared error)"""
+    grad_norm: float
+    skipped: float
+    """fraction of steps that the spike guard skipped"""
+
+    @classmethod
+    def average(cls, outcomes: list[Tensor]) -> "StepOutcome":
+        """Average the outcomes of several steps. Non-finite gradient norms of skipped steps are ignored."""
+        rows = torch.stack(outcomes).cpu()
+        means = rows.mean(dim=0)
+        taken = rows[rows[:, 3] == 0]
+        if not means[2].isfinite() and len(taken):
+            means[2] = taken[:, 2].mean()
+        return cls(*means.tolist())
+
+
 class Trainer:
-    """Turns a `RunConfig` into a folder. Its state is the model, the `Stepper`'s and `step`."""
+    """Train one run. The state of a run is its model, the state of its `Stepper`, and `step`."""
 
     def __init__(self, config: RunConfig, folder: str | Path | None = None, *, quiet: bool = False) -> None:
-        """The folder is by default the one under runs/ that is named after the config."""
-        config = _with_named_origin(config)
+        """Build the model and the optimizer. The default folder is under runs/, named after the config."""
+        config = _with_resolved_origin(config)
         self.config, self.quiet = config, quiet
         self.folder = RunFolder(Path("runs") / config.folder_name if folder is None else folder)
-        self.device = choose_device(config.train.device)
-        if config.train.num_threads is not None:
-            torch.set_num_threads(config.train.num_threads)
+        runtime = config.train.runtime
+        self.device = choose_device(runtime.device)
+        if runtime.num_threads is not None:
+            torch.set_num_threads(runtime.num_threads)
         model = config.model
         with memory_for(
             f"a model of dim {model.dim}, ff_dim {model.resolved_ff_dim}, num_layers {model.num_layers} and num_loops "
             f"{model.num_loops}",
             "smaller ones",
         ):
-            # Room for the largest weights, unused: refused at once, and not when the first ones have filled the memory.
+            # Ask for the largest weights at once, so that an absurd size fails before memory fills up.
             torch.empty(model.num_layers, 2, model.resolved_ff_dim, model.dim)
             self.model = build_model(model, config.task.spec, config.seed).to(self.device)
         self.step = 0
         self.seconds = 0.0
         self._started = time.monotonic()
-        if config.train.init_from is not None and not self.folder.has_checkpoint():
-            self._start_from(config.train.init_from)
+        is_new = not self.folder.has_checkpoint()
+        if is_new and config.train.init_from is not None:
+            self._load_initial_weights(config.train.init_from)
         self.stepper = Stepper(self.model, config.train, self.device)
+        if is_new and config.train.continue_from is not None:
+            self._continue_from(RunFolder(config.train.continue_from))
 
-    def _start_from(self, origin: str) -> None:
-        """Take the weights of a shipped model, or of a run; if that was stopped before its end, it is said."""
-        if (name := meant(origin)) is not None:
+    def _load_initial_weights(self, origin: str) -> None:
+        """Copy the weights of a shipped model or of another run. Warn if that run is unfinished."""
+        if (name := resolve_name(origin)) is not None:
             shipped, weights = read_shipped(name)
             config = shipped.config
         else:
             require_no_near_miss(origin)
             folder = RunFolder(origin)
-            step, weights = run_weights(folder)
-            config = folder.read_config()
-            if step < config.train.num_steps and not self.quiet:
-                reached = f"its weights are of step {step} of {config.train.num_steps}"
-                print(f"looped: {origin} is unfinished: {reached}", file=sys.stderr)
-        try:
+            checkpoint = folder.require_checkpoint()
+            config, weights = folder.read_config(), checkpoint.weights
+            if checkpoint.step < config.train.num_steps:
+                self._warn(f"{origin} is unfinished: its weights are of step {checkpoint.step} of "
+                           f"{config.train.num_steps}")  # fmt: skip
+        with self._explaining_mismatch(config):
             load_weights(self.model, weights, origin)
+
+    def _continue_from(self, source: RunFolder) -> None:
+        """Take over weights, optimizer state and step of a finished run, to train it for more steps."""
+        config, checkpoint = source.read_config(), source.require_checkpoint()
+        num_steps = self.config.train.num_steps
+        require(
+            checkpoint.step < num_steps,
+            f"train.num_steps: expected more than the {checkpoint.step} steps of {source.path}, got {num_steps}",
+        )
+        with self._explaining_mismatch(config):
+            self.stepper.load(checkpoint.parts, str(source.path))
+        self.step, self.seconds = checkpoint.step, checkpoint.seconds
+
+    @contextmanager
+    def _explaining_mismatch(self, other: RunConfig) -> Iterator[None]:
+        """Add to an error about weights in which settings the two models or tasks differ."""
+        try:
+            yield
         except InputError as error:
-            other = differences(config, self.config)
-            paths = [path for part in ("model.", "task.") for path in other if path.startswith(part)][:3]
-            each = (f"its {path} is {other[path][0]!r}, this one's is {other[path][1]!r}" for path in paths)
-            raise InputError("; ".join((str(error), *each))) from None
+            changed = differences(other, self.config)
+            paths = [path for part in ("model.", "task.", "train.optimizer.") for path in changed
+                     if path.startswith(part)][:3]  # fmt: skip
+            reasons = (f"its {path} is {changed[path][0]!r}, this one's is {changed[path][1]!r}" for path in paths)
+            raise InputError("; ".join((str(error), *reasons))) from None
 
-    def fit(self) -> dict[str, Any]:
-        """Train to the end, from the newest checkpoint where there is one; return the result.
+    def fit(self) -> TrainResult:
+        """Train to the end, from the newest checkpoint if there is one, and return the result.
 
-        Without its end where `max_minutes` are over. Ctrl-C and SIGTERM raise `Interrupted`, after a checkpoint.
+        The result is unfinished if `max_minutes` ran out. Ctrl-C and SIGTERM raise `Interrupted` after a checkpoint.
         """
         self.folder.require_usable()
-        begun = [] if self.folder.has_checkpoint() else [self._first_step()]
+        # The first step runs before the folder exists, so that an invalid config or too little memory leaves nothing.
+        first_outcome = None if self.folder.has_checkpoint() else self._first_step()
         with self.folder.locked():
             self.folder.claim(self.config)
             result = self.folder.read_result()
-            self.resume()
-            # A result counts only with its weights: where the last checkpoint is damaged, the end is trained again.
+            if self.resume():
+                first_outcome = None
+            # A result counts only with its weights: if the last checkpoint is damaged, the end is trained again.
             if result is None or self.step < self.config.train.num_steps:
                 self.folder.check_data(self.config.task)
-                result = self._fit(begun if self.step == 0 else [])  # another process may have trained meanwhile
-        told = {"folder": str(self.folder.path), **result}  # the stored result does without: a folder may be moved
-        if told.get("stopped_by") == "signal":
-            raise Interrupted(told)
-        return told
+                result = self._fit(first_outcome)
+        result = replace(result, folder=str(self.folder.path))
+        if result.stopped_by == "signal":
+            raise Interrupted(result)
+        return result
 
-    def _first_step(self) -> tuple[int, Tensor]:
-        """Made before there is a folder: what it or a validation would refuse, or finds no memory for, leaves none."""
+    def _first_step(self) -> Tensor:
+        """Check everything that training needs, then run the first step and return its outcome."""
         config = self.config
-        require_tracker(config.train.track)
-        batch = batch_at(0, config)
+        require_tracker(config.train.runtime.track)
         for size in sizes(config):
             config.task.sample(config.seed, "train", [0], size)
-        held_out(config.task, "validation", config.train.eval_size, trained_size(config))
+        num_held_out(config.task, "validation", config.train.runtime.eval_size, trained_size(config))
         example = config.task.sample(EVALUATION_SEED, "validation", [0], trained_size(config))
-        self.model.iterate(torch.from_numpy(example.inputs).to(self.device))
+        self.model.check_inputs(torch.from_numpy(example.inputs).to(self.device))
+        batch = batch_at(self.step, config)
         self._started = time.monotonic()
-        return 0, self.train_step(0, to_device(batch, self.device))
+        return self.train_step(self.step, to_device(batch, self.device))
 
-    def resume(self) -> None:
-        """Take up the newest checkpoint, if there is one."""
+    def resume(self) -> bool:
+        """Load the newest checkpoint of this run and return whether there was one."""
         checkpoint = self.folder.newest_checkpoint()
         if checkpoint is None:
-            return
-        seconds = checkpoint.extra.get("seconds")
-        if not isinstance(seconds, int | float):
-            raise InputError(f"{self.folder.path} has a damaged checkpoint: expected its seconds, got {seconds!r}")
-        self.stepper.load(checkpoint.tensors, str(self.folder.path))
-        self.step, self.seconds, self._started = checkpoint.step, float(seconds), time.monotonic()
+            return False
+        self.stepper.load(checkpoint.parts, str(self.folder.path))
+        self.step, self.seconds, self._started = checkpoint.step, checkpoint.seconds, time.monotonic()
+        return True
 
     def evaluate(
         self, split: Split, size: int | None = None, stopped: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
-        """Metrics of the weights that count: the average, where one is kept."""
+        """Evaluate the weights that count: the moving average, if one is kept."""
         task, example_size = self.config.task, trained_size(self.config)
         with self.evaluated_weights():
             return evaluate(self.model, task, split, size, example_size=example_size, stopped=stopped)
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
+        """Return a context in which the model has the weights that are evaluated."""
         average = self.stepper.average
         return nullcontext() if average is None else average.applied()
 
-    def _fit(self, begun: list[tuple[int, Tensor]]) -> dict[str, Any]:
-        """Train on from `self.step`; of the steps from there, those that were made already are `begun`."""
-        train, values = self.config.train, self.config.task.spec.kind == "vectors"
-        limit = None if train.max_minutes is None else self._started + 60 * train.max_minutes
+    def _fit(self, first_outcome: Tensor | None) -> TrainResult:
+        """Train on from `self.step`. `first_outcome` belongs to that step if it was run already."""
+        train, runtime = self.config.train, self.config.train.runtime
+        deadline = None if runtime.max_minutes is None else self._started + 60 * runtime.max_minutes
+        if (warning := unreached(self.config)) is not None:
+            self._warn(warning)
+        done = [] if first_outcome is None else [(self.step, first_outcome)]
         since, last_time, outcomes = self.step, self._started, []
-        if not self.quiet and (lacking := unreached(self.config)) is not None:
-            print(f"looped: {lacking}", file=sys.stderr)
         with _stop_signals() as stopped, Log(self.folder.log_path, self.config, self.step, quiet=self.quiet) as log:
-            for step, outcome in chain(begun, self._steps(self.step + len(begun))):
+            for step, outcome in chain(done, self._steps(self.step + len(done))):
                 outcomes.append(outcome)
                 self.step = step + 1
-                last = self.step == train.num_steps
-                out_of_time = limit is not None and time.monotonic() > limit
-                stopping = not last and (out_of_time or stopped())
-                saving = last or stopping or self.step % train.checkpoint_every == 0
-                if saving or self.step % train.log_every == 0:
-                    # The only place where the host waits for the device; nothing is saved that was not looked at.
-                    loss, right, norm, passed_over = _means(torch.stack(outcomes).cpu())
-                    along = {} if passed_over == 1 else {"gradient": norm}  # none, where no step was made
-                    _require_finite(self.step, loss=loss, **along)
-                    answered = {"squared_error": -right} if values else {"right": right}
-                    guarded = {} if train.spike_factor is None else {"passed_over": passed_over}
+                is_last = self.step == train.num_steps
+                timed_out = deadline is not None and time.monotonic() > deadline
+                stopping = not is_last and (timed_out or stopped())
+                saving = is_last or stopping or self.step % runtime.checkpoint_every == 0
+                if saving or self.step % runtime.log_every == 0:
+                    # The only place where the host waits for the device. No state is saved before this check.
+                    average = StepOutcome.average(outcomes)
+                    self._require_finite_outcome(average)
                     speed = (self.step - since) * train.batch_size / (time.monotonic() - last_time)
-                    log.record(
-                        self.step, loss=loss, **answered, **along, **guarded, rate=rate_at(step, train),
-                        samples_per_second=speed,
-                    )  # fmt: skip
+                    log.record(self.step, **self._log_values(average, step), samples_per_second=speed)
                     since, last_time, outcomes = self.step, time.monotonic(), []
-                if not last and self.step % train.eval_every == 0:
+                if not is_last and self.step % runtime.eval_every == 0:
                     paused = time.monotonic()
-                    if validation := self._validation(stopped):
-                        log.record(self.step, **validation)
-                    last_time += time.monotonic() - paused  # an evaluation is no part of the training's speed
+                    if (validation := self._validate(stopped)) is not None:
+                        log.record(self.step, validation=validation)
+                    last_time += time.monotonic() - paused  # evaluation does not count as training time
                 if saving:
                     self.save()
                 if stopping:
-                    return self._unfinished("signal" if stopped() else "time limit")
-            validation = self._validation(stopped)
-            if not validation:
-                return self._unfinished("signal")
-            log.record(self.step, **validation)
-        result = {"finished": True, "step": self.step, **validation, **self._account()}
-        save_json(self.folder.result_path, result)
+                    return self._result(stopped_by="signal" if stopped() else "time limit")
+            validation = self._validate(stopped)
+            if validation is None:
+                return self._result(stopped_by="signal")
+            log.record(self.step, validation=validation)
+        result = self._result(validation=validation)
+        save_json(self.folder.result_path, result.to_json())
         return result
 
     def _steps(self, first: int) -> Iterator[tuple[int, Tensor]]:
@@ -203,104 +248,101 @@ class Trainer:
             yield step, self.train_step(step, to_device(batch, self.device))
 
     def train_step(self, step: int, batch: TensorBatch) -> Tensor:
-        """One optimizer step; returns what `Stepper` does, still on the device."""
-        return self.stepper(step, batch, loops_at(step, self.config), rate_at(step, self.config.train))
+        """Run one optimizer step and return the outcome of `Stepper`, still on the device."""
+        return self.stepper(step, batch, loops_at(step, self.config), lr_fraction(step, self.config.train))
+
+    def _log_values(self, average: StepOutcome, step: int) -> dict[str, float]:
+        values = {"loss": average.loss}
+        if self.config.task.spec.kind == "vectors":
+            values["squared_error"] = -average.accuracy
+        else:
+            values["accuracy"] = average.accuracy
+        if average.skipped < 1:
+            values["grad_norm"] = average.grad_norm
+        if self.config.train.optimizer.spike_factor is not None:
+            values["skipped"] = average.skipped
+        return {**values, "lr_fraction": lr_fraction(step, self.config.train)}
+
+    def _require_finite_outcome(self, average: StepOutcome) -> None:
+        _require_finite(self.step, loss=average.loss)
+        if average.skipped < 1:  # otherwise no step was taken along the gradient
+            _require_finite(self.step, grad_norm=average.grad_norm)
 
     def save(self) -> None:
         """Write a checkpoint of this step."""
-        extra = {"seconds": round(self._seconds_so_far(), 3)}
-        save_checkpoint(self.folder.checkpoints, Checkpoint(self.step, self.stepper.state(), extra))
+        seconds = round(self._seconds_so_far(), 3)
+        checkpoint = Checkpoint(self.step, seconds, self.stepper.state())
+        save_checkpoint(self.folder.checkpoints, checkpoint, self.config.train.runtime.max_file_bytes)
 
-    def _validation(self, stopped: Callable[[], bool]) -> dict[str, float]:
-        """The task's metric on validation data; nothing, if asked to stop meanwhile."""
+    def _validate(self, stopped: Callable[[], bool]) -> float | None:
+        """Return the task's metric on validation data, or None if a signal arrived meanwhile."""
         try:
-            measured = self.evaluate("validation", self.config.train.eval_size, stopped=stopped)["rows"][-1]
+            row = self.evaluate("validation", self.config.train.runtime.eval_size, stopped=stopped)["rows"][-1]
         except Stopped:
-            return {}
-        validation = measured[self.config.task.metric]
+            return None
+        validation = row[self.config.task.metric]
         _require_finite(self.step, validation=validation)
-        return {"validation": validation}
-
-    def _unfinished(self, reason: str) -> dict[str, Any]:
-        return {"finished": False, "stopped_by": reason, "step": self.step, **self._account()}
+        return validation
 
     def _seconds_so_far(self) -> float:
         return self.seconds + time.monotonic() - self._started
 
-    def _account(self) -> dict[str, Any]:
+    def _result(
+        self, *, validation: float | None = None, stopped_by: Literal["signal", "time limit"] | None = None
+    ) -> TrainResult:
         train = self.config.train
-        return {
-            "num_steps": train.num_steps,
-            "samples": self.step * train.batch_size,
-            "seconds": round(self._seconds_so_far(), 1),
-            "parameters": self.model.num_parameters(),
-            "flops": training_flops(self.config, self.step),
-            "hardware": hardware(self.device),
-            "versions": {"looped": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        }
+        return TrainResult(
+            finished=stopped_by is None,
+            step=self.step,
+            num_steps=train.num_steps,
+            samples=self.step * train.batch_size,
+            seconds=round(self._seconds_so_far(), 1),
+            parameters=self.model.num_parameters(),
+            flops=training_flops(self.config, self.step),
+            hardware=describe_device(self.device),
+            versions={"looped": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
+            validation=validation,
+            stopped_by=stopped_by,
+        )
+
+    def _warn(self, message: str) -> None:
+        if not self.quiet:
+            print(f"looped: {message}", file=sys.stderr)
 
 
-def run_weights(folder: RunFolder) -> tuple[int, dict[str, Tensor]]:
-    """Step and weights of a run's newest checkpoint: the averaged weights, where an average was kept."""
-    folder.read_config()
-    checkpoint = folder.newest_checkpoint()
-    if checkpoint is None:
-        raise InputError(f"{folder.path} has no checkpoint yet: expected a run that was trained")
-    for kind in ("average/", "model/"):
-        weights = {name[len(kind) :]: t for name, t in checkpoint.tensors.items() if name.startswith(kind)}
-        if weights:
-            return checkpoint.step, weights
-    raise InputError(f"{folder.path} has a checkpoint without weights")
-
-
-def hardware(device: torch.device) -> str:
-    """The device in words, for a record."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU, {plural(torch.get_num_threads(), 'thread')}, {platform.machine()}"
-
-
-def train(config: RunConfig, folder: str | Path | None = None, *, quiet: bool = False) -> dict[str, Any]:
-    """Train a run, or take it up where it stopped; a finished one is not trained again. Returns as `Trainer.fit`."""
+def train(config: RunConfig, folder: str | Path | None = None, *, quiet: bool = False) -> TrainResult:
+    """Train a run, or resume it. A finished run is not trained again."""
     return Trainer(config, folder, quiet=quiet).fit()
 
 
-def _with_named_origin(config: RunConfig) -> RunConfig:
-    """A task's name stands for its best shipped model, which may be another one tomorrow: the run keeps which."""
+def _with_resolved_origin(config: RunConfig) -> RunConfig:
+    """Replace a task's name in `init_from` by its best shipped model, which may be another one in a later version."""
     origin = config.train.init_from
-    if origin is None or (name := meant(origin)) is None:
+    if origin is None or (name := resolve_name(origin)) is None:
         return config
-    return replace(config, train=replace(config.train, init_from=name))
-
-
-def _means(outcomes: Tensor) -> list[float]:
-    """Of what some steps gave. A gradient beyond numbers counts only where a step was made along it."""
-    means = outcomes.mean(dim=0)
-    taken = outcomes[outcomes[:, 3] == 0]
-    if not means[2].isfinite() and len(taken):
-        means[2] = taken[:, 2].mean()
-    return means.tolist()
+    return replace(config, train=config.train.override(init_from=name))
 
 
 def _require_finite(step: int, **numbers: float) -> None:
-    """None of these may be beyond numbers: what is saved after this is worth resuming from."""
+    """Raise Diverged if a value is NaN or infinite, so that no diverged state is ever checkpointed."""
     for name, number in numbers.items():
         if not math.isfinite(number):
             raise Diverged(
-                f"expected a finite {name}, got {number} at step {step}: try a lower learning rate or a longer "
-                "warm-up; earlier checkpoints are kept"
+                f"{name}: expected a finite number, got {number} at step {step}. Try a lower learning rate or a longer "
+                "warm-up; earlier checkpoints are kept.",
+                field=name,
             )
 
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM end the run after the current step, with a checkpoint; the second time at once, without."""
-    asked = []
+    """Yield a function that tells whether Ctrl-C or SIGTERM arrived. A second signal interrupts at once."""
+    received = []
 
-    def ask(*_: object) -> None:
-        if asked:
+    def receive(*_: object) -> None:
+        if received:
             raise KeyboardInterrupt
-        asked.append(True)
+        received.append(True)
 
-    with handling(ask, signal.SIGINT, signal.SIGTERM):
-        yield lambda: bool(asked)
+    with handling(receive, signal.SIGINT, signal.SIGTERM):
+        yield lambda: bool(received)

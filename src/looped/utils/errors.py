@@ -1,19 +1,22 @@
-"""The one exception that a user's mistake raises; everything else that escapes is a bug of ours."""
+"""InputError, the one exception for a user's mistake. Any other exception that escapes is a bug."""
 
 import difflib
 import math
 from collections.abc import Collection, Iterable
 from numbers import Integral, Real
-from types import UnionType
-from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 
 class InputError(ValueError):
-    """What was given cannot be used. The message is one line: what was expected and what came."""
+    """Report a user's mistake in one line: what was expected and what was given.
 
-    def __init__(self, message: str) -> None:
-        # What came may take several lines when it is printed, as an array does.
+    `field` names the setting at fault, such as `model.dim`, where there is one.
+    """
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        # Values such as arrays may print on several lines.
         super().__init__(" ".join(line.strip() for line in message.splitlines()))
+        self.field = field
 
 
 def require(condition: bool, message: str) -> None:
@@ -23,72 +26,34 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_counts(**given: Any) -> None:
-    """That numbers are whole by their type (numpy's are, too; 4.0 would go a long way before it fails), at least 1."""
+    """Raise InputError unless every value is an integer (Python or NumPy, not 4.0) and at least 1."""
     for name, value in given.items():
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        require(whole, f"{name} must be a whole number, got {value!r}")
-        require(int(value) >= 1, f"{name} must be at least 1, got {value}")
+        is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+        if not is_integer or int(value) < 1:
+            raise InputError(f"{name}: expected an integer of at least 1, got {value!r}", field=name)
 
 
 def as_number(value: object) -> float:
-    """For a comparison: what is no real number (an array is none), or is one beyond floats, is NaN and fails it."""
+    """Return `value` as a float, or NaN if it is not a real number or overflows, so that any comparison fails."""
     try:
         return float(value) if isinstance(value, Real) else math.nan
     except OverflowError:
         return math.nan
 
 
-def require_one_of(what: str, came: object, known: Collection[str]) -> None:
-    """That a name is in a list: `unknown` if it is not, or is no text at all."""
-    if not (isinstance(came, str) and came in known):
-        raise unknown(what, came, known)
+def require_one_of(what: str, name: object, known: Collection[str]) -> None:
+    """Raise InputError unless `name` is one of the known names."""
+    if not (isinstance(name, str) and name in known):
+        raise unknown(what, name, known)
 
 
-def unknown(what: str, came: object, known: Iterable[str]) -> InputError:
-    """An error for a name that is not in a list, with the nearest one that is."""
+def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
+    """Return the error for an unknown name, with the closest known name and the whole list."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(came), names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return InputError(f"unknown {what} {came!r}{hint} (expected one of {', '.join(names)})")
+    return InputError(f"unknown {what} {name!r}{closest(name, names)} (expected one of {', '.join(names)})")
 
 
-def check_fields(config: Any) -> None:
-    """Dataclasses do not check their fields: a typo in Python must fail as it does on the command line.
-
-    A whole number where any number fits is made a float: 1 and 1.0 are one config, also where it is written down.
-    """
-    for name, annotation in get_type_hints(type(config)).items():
-        if get_origin(annotation) is not ClassVar:
-            object.__setattr__(config, name, _checked(name, annotation, getattr(config, name)))
-
-
-def _checked(name: str, annotation: Any, value: Any) -> Any:
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Literal and value not in inner:
-        raise unknown(f"value of {name}:", value, map(str, inner))
-    if origin in (Union, UnionType) and value is not None:
-        return _checked(name, inner[0], value)
-    if origin is tuple:
-        if not isinstance(value, tuple):
-            raise InputError(f"{name} must be a tuple, got {value!r}")
-        return tuple(_checked(name, inner[0], each) for each in value)
-    if annotation in _KINDS:
-        kinds, words = _KINDS[annotation]
-        fits = isinstance(value, kinds) and isinstance(value, bool) == (annotation is bool) and value == value
-        require(fits, f"{name} must be {words}, got {value!r}")
-    return _as_float(name, value) if annotation is float else value
-
-
-def _as_float(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise InputError(f"{name} must be finite, got a number beyond floats") from None
-
-
-_KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
-    int: ((int,), "a whole number"),
-    float: ((int, float), "a number"),
-    bool: ((bool,), "true or false"),
-    str: ((str,), "text"),
-}
+def closest(name: object, known: Iterable[str]) -> str:
+    """Return a hint with the known name that is most like `name`, or nothing if none is."""
+    matches = difflib.get_close_matches(str(name)[:200], list(known), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

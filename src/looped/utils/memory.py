@@ -1,4 +1,4 @@
-"""Too little memory, the card's or the machine's, in one line that names what to make smaller."""
+"""Turn an out-of-memory error, of the GPU or the machine, into one line that says what to make smaller."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,27 +7,33 @@ import torch
 
 from looped.utils.errors import InputError
 
-# PyTorch's words where the machine's memory is used up, and its own and numpy's for more than any machine has.
-_WORDS = ("can't allocate memory", "not enough memory", "overflow", "array is too big", "maximum allowed")
+# PyTorch raises plain RuntimeErrors on a CPU, and NumPy ValueErrors for arrays that no machine can hold.
+_MESSAGES = (
+    "can't allocate memory",
+    "not enough memory",
+    "storage size calculation overflowed",
+    "array is too big",
+    "maximum allowed dimension exceeded",
+)
 
 
 @contextmanager
-def memory_for(what: str, expected: str) -> Iterator[None]:
-    """Around what may need more memory than there is: for `what` it was needed, and what was `expected` instead."""
+def memory_for(what: str, hint: str) -> Iterator[None]:
+    """Raise InputError if this block runs out of memory: it was needed for `what`, and `hint` would need less."""
     try:
         yield
     except (MemoryError, RuntimeError, TypeError, ValueError) as error:
-        lacking = lacking_memory(error)
-        if lacking is None:
+        memory = exhausted_memory(error)
+        if memory is None:
             raise
-        raise InputError(f"{lacking} is too small for {what}: expected {expected}") from None
+        raise InputError(f"out of {memory} for {what}: try {hint}") from None
 
 
-def lacking_memory(error: Exception) -> str | None:
-    """Which memory an error says is too small; None if it says something else."""
+def exhausted_memory(error: Exception) -> str | None:
+    """Return which memory ran out, or None if the error has another cause."""
     if isinstance(error, InputError):
         return None
     if isinstance(error, torch.OutOfMemoryError):
-        return "the card's memory"
-    lacks = isinstance(error, MemoryError) or any(word in str(error).lower() for word in _WORDS)
-    return "the machine's memory" if lacks else None
+        return "GPU memory"
+    is_memory = isinstance(error, MemoryError) or any(text in str(error).lower() for text in _MESSAGES)
+    return "memory" if is_memory else None

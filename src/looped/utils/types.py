@@ -1,10 +1,12 @@
-"""Choices that the command line offers and the library takes, named once. Nothing is imported here, so that `--help`
-does not wait for the rest."""
+"""Choices that the command line and the library share. Imports nothing heavy, so that `--help` is fast."""
 
+from collections.abc import Callable
 from typing import Literal
 
 Device = Literal["auto", "cpu", "cuda"]
 Engine = Literal["eager", "compiled", "fused"]
-"""how the loops are computed: `models/engines.py` says what each does"""
-WantedEngine = Literal["auto", Engine]
+"""implementation of the loops; `models/engines.py` describes each"""
+EngineChoice = Literal["auto", Engine]
 Split = Literal["train", "validation", "test"]
+Progress = Callable[[int, int], None]
+"""function called with the number of examples done and their total"""

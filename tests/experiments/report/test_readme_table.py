@@ -175,7 +175,7 @@ def test_where_nothing_is_finished_no_report_is_written_either(tmp_path, capsys)
     readme = tmp_path / "README.md"
     readme.write_text(README)
     for record in fake_records([GPU]).values():
-        save_record(tmp_path / "results" / record.file_name, record)
+        save_record(tmp_path / "results" / record.path, record)
     places = [
         "--results",
         str(tmp_path / "results"),

@@ -39,8 +39,8 @@ GPU = small("table1", "gpu", "Sudoku:*", "ED40:*")
 def saved(records: Mapping[str, Record], folder: Path) -> list[dict]:
     """The records as JSON files hold them, read without the code under test."""
     for record in records.values():
-        save_record(folder / record.file_name, record)
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+        save_record(folder / record.path, record)
+    return [json.loads(path.read_text()) for path in sorted(folder.rglob("*.json"))]
 
 
 def written(experiments: list[Experiment], records: Mapping[str, Record], out: Path) -> Page:

@@ -17,7 +17,7 @@ from tests.experiments.report.test_report import LAPTOP, saved, trained
 def changed(pattern: str, **train) -> Record:
     """The record of a cell's run with other settings."""
     (cell,) = LAPTOP.select([pattern]).cells
-    return fake_record(replace(cell.config, train=replace(cell.config.train, **train)), 0.5)
+    return fake_record(replace(cell.config, train=cell.config.train.override(**train)), 0.5)
 
 
 def row_of(record: Record, known: Experiment = LAPTOP) -> dict[str, str]:
@@ -41,7 +41,7 @@ def test_a_try_names_its_cell_and_every_setting_that_differs():
     record = changed("ED40:timestep r=8", muon_learning_rate=0.5, schedule="cosine")
     found = row_of(record)
     assert found["try"] == "ED40, timestep r=8 (table1, laptop scale)"
-    assert found["what differs"] == "train.muon_learning_rate 0.5, not 0.01; train.schedule cosine, not linear"
+    assert found["what differs"] == "train.optimizer.muon_learning_rate 0.5, not 0.01; train.schedule cosine, not linear"
     row = trained(record.test)
     value, low, high = (percent(row[name]) for name in ("accuracy", "low", "high"))
     assert found["result"] == f"accuracy {value} % ({low} to {high})"
@@ -52,7 +52,7 @@ def test_a_try_is_put_beside_a_cell_of_its_own_problem():
     made = experiment("table1", "laptop")
     shorter, longer = made.select(["LCS60:TF"]).cells[0], made.select(["LCS100:TF"]).cells[0]
     assert shorter.config.task != longer.config.task
-    settings = replace(shorter.config.train, num_steps=7, batch_size=3, learning_rate=0.5)
+    settings = shorter.config.train.override(num_steps=7, batch_size=3, learning_rate=0.5)
     near = replace(shorter, config=replace(shorter.config, train=settings))
     for first, second in ((near, longer), (longer, near)):
         known = replace(made, cells=(first, second))
@@ -68,7 +68,7 @@ def test_a_try_is_put_beside_a_cell_of_its_own_problem():
 def test_a_try_is_put_beside_a_cell_of_its_own_loops():
     made = experiment("table1", "laptop").select(["ED40:looped r=*"])
     few, *_, many = made.cells
-    settings = replace(few.config.train, num_steps=7, batch_size=3)
+    settings = few.config.train.override(num_steps=7, batch_size=3)
     near = replace(few, config=replace(few.config, train=settings))
     for cells in ((near, many), (many, near)):
         found = row_of(fake_record(replace(many.config, train=settings), 0.5), replace(made, cells=cells))

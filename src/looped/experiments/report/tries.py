@@ -20,7 +20,7 @@ def other_tries(records: Iterable[Record], experiments: Sequence[Experiment]) ->
 
     def place(record: Record) -> tuple[Any, ...]:
         config = record.config
-        return config.task.name, config.model.block, config.model.num_loops, -record.samples, record.file_name
+        return config.task.name, config.model.block, config.model.num_loops, -record.samples, record.path.name
 
     return sorted(others, key=place)
 

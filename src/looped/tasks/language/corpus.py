@@ -343,7 +343,7 @@ def _hugging_face_rows(source: str) -> Iterator[str]:
     except ImportError:
         raise InputError(f"to read {source}: pip install datasets") from None
     try:
-        rows = datasets.load_dataset(name, *config, split=split)
+        rows = datasets.load_dataset(name, *config, split=split)  # pyright: ignore[reportAttributeAccessIssue] (an extra)
     except Exception as error:  # that library raises its own, the network's and the hub's
         raise InputError(f"could not get {source}: {str(error).splitlines()[0]}") from None
     require("text" in rows.column_names, f"{source}: expected a column text, got {', '.join(rows.column_names)}")

@@ -1,7 +1,8 @@
 """Dynamic programmes over many pairs of strings: edit distance, one pair per vector lane, and longest common
 subsequence, one bit per letter.
 
-Strings come as (pair, 2, letters) int8 arrays of letter numbers below 26, with (pair, 2) lengths.
+Strings come as (pair, 2, letters) int8 arrays of letter numbers below 26, with (pair, 2) lengths. The answers are
+(pair, letters + 1) arrays: entry j belongs to the first j letters of the second string, and is 0 beyond its end.
 """
 
 import numpy as np
@@ -16,13 +17,13 @@ WORD = 64
 
 @compiled(nogil=True)
 def edit_distances(strings, lengths, insert, delete, replace, border_insert, border_delete):
-    """Least costs of turning first strings into second ones: LANES tables are filled abreast.
+    """Return the least costs of turning first strings into prefixes of second ones: LANES tables are filled abreast.
 
     The border costs are those of leading insertions and deletions: equal to the others for the true distance.
     """
     num_pairs = len(strings)
-    answers = np.empty(num_pairs, dtype=np.int64)
     width = strings.shape[2]
+    answers = np.zeros((num_pairs, width + 1), dtype=np.int64)
     first = np.empty((width, LANES), dtype=np.int16)
     second = np.empty((width, LANES), dtype=np.int16)
     table = np.empty((width + 1, LANES), dtype=np.int16)
@@ -39,36 +40,35 @@ def edit_distances(strings, lengths, insert, delete, replace, border_insert, bor
                 second[i, lane] = strings[start + lane, 1, i]
         for j in range(columns + 1):
             table[j, :] = j * border_insert
-        for lane in range(count):
-            if lengths[start + lane, 0] == 0:
-                answers[start + lane] = table[lengths[start + lane, 1], lane]
-        for i in range(1, rows + 1):
-            diagonal[:] = table[0]
-            table[0, :] = i * border_delete
-            letter = first[i - 1]
-            for j in range(1, columns + 1):
-                left, here, other = table[j - 1], table[j], second[j - 1]
-                for lane in range(LANES):
-                    above = here[lane]
-                    changed = diagonal[lane] + (replace if letter[lane] != other[lane] else np.int16(0))
-                    best = min(np.int16(left[lane] + insert), np.int16(above + delete))
-                    here[lane] = min(best, np.int16(changed))
-                    diagonal[lane] = above
+        for i in range(rows + 1):
+            if i > 0:
+                diagonal[:] = table[0]
+                table[0, :] = i * border_delete
+                letter = first[i - 1]
+                for j in range(1, columns + 1):
+                    left, here, other = table[j - 1], table[j], second[j - 1]
+                    for lane in range(LANES):
+                        above = here[lane]
+                        changed = diagonal[lane] + (replace if letter[lane] != other[lane] else np.int16(0))
+                        best = min(np.int16(left[lane] + insert), np.int16(above + delete))
+                        here[lane] = min(best, np.int16(changed))
+                        diagonal[lane] = above
             for lane in range(count):
                 if lengths[start + lane, 0] == i:
-                    answers[start + lane] = table[lengths[start + lane, 1], lane]
+                    for j in range(lengths[start + lane, 1] + 1):
+                        answers[start + lane, j] = table[j, lane]
     return answers
 
 
 @compiled(nogil=True)
 def common_subsequences(strings, lengths):
-    """Lengths of longest common subsequences, 64 rows of the table at a time.
+    """Return the lengths of longest common subsequences with prefixes of second strings, 64 table rows at a time.
 
     Neighbours in a column of the table differ by 0 or 1, so a column is kept as bits: bit i is 0 where the first
     i + 1 letters of the first string give one more than the first i. One addition moves the bits to the next column;
     what it carries over at each column is kept for the next 64 rows.
     """
-    answers = np.zeros(len(strings), dtype=np.int64)
+    answers = np.zeros((len(strings), strings.shape[2] + 1), dtype=np.int64)
     places = np.empty(NUM_LETTERS, dtype=np.uint64)
     carries = np.empty(strings.shape[2], dtype=np.uint64)
     for pair in range(len(strings)):
@@ -85,8 +85,14 @@ def common_subsequences(strings, lengths):
                 carried = total + carries[j]
                 carries[j] = (total < matches) | (carried < total)
                 column = carried | (column ^ matches)
-            zeros = ~column
-            while zeros:
-                zeros &= zeros - uint64(1)
-                answers[pair] += 1
+                answers[pair, j + 1] += _num_ones(~column)
     return answers
+
+
+@compiled(nogil=True)
+def _num_ones(word):
+    """Count the bits of a word that are 1: in pairs, in fours, in bytes, and the bytes by one product."""
+    word -= (word >> uint64(1)) & uint64(0x5555555555555555)
+    word = (word & uint64(0x3333333333333333)) + ((word >> uint64(2)) & uint64(0x3333333333333333))
+    word = (word + (word >> uint64(4))) & uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((word * uint64(0x0101010101010101)) >> uint64(56))

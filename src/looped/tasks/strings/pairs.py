@@ -12,7 +12,7 @@ from looped.tasks.jit import compiled
 
 UNIFORM, OWN_LETTERS, EDITED = 0, 1, 2
 
-# The second string of an EDITED pair may be this much shorter or longer than the first.
+# The second string of an EDITED pair of near lengths may be this much shorter or longer than the first.
 SHORTER, LONGER = 3, 2
 RANDOM_SHARE = 0.4
 POP, REPLACE, INSERT = 0, 1, 2
@@ -26,7 +26,7 @@ _LETTERS_PER_WORD = 12
 @compiled(nogil=True)
 def draw_pairs(
     strings, lengths, seed, split, indices, first_bucket, end_bucket, kind, shortest, longest,
-    alphabet, min_letters, max_letters, uniform_edits, redraw_pair,
+    alphabet, min_letters, max_letters, uniform_edits, redraw_pair, near_lengths,
 ):  # fmt: skip
     """Draw each pair again, from its own stream, until its content falls into the split's buckets."""
     letters = np.empty(alphabet, dtype=np.int8)
@@ -44,8 +44,10 @@ def draw_pairs(
             state, extra = rng.below(state, longest - shortest + 1)
             lengths[row, 0] = shortest + extra
             if kind == EDITED:
+                length = shortest + extra
+                low, high = (max(1, length - SHORTER), length + LONGER) if near_lengths else (shortest, longest)
                 state, lengths[row, 1] = _draw_edited(
-                    state, first, second, shortest + extra, letters, actions, copy, min_letters, max_letters,
+                    state, first, second, length, low, high, letters, actions, copy, min_letters, max_letters,
                     uniform_edits, redraw_pair,
                 )  # fmt: skip
             else:
@@ -62,10 +64,10 @@ def draw_pairs(
 
 @compiled(nogil=True)
 def _draw_edited(
-    state, first, second, length, letters, actions, copy, min_letters, max_letters, uniform_edits, redraw_pair
+    state, first, second, length, low, high, letters, actions, copy, min_letters, max_letters, uniform_edits,
+    redraw_pair,
 ):  # fmt: skip
-    """Algorithm 1: a random second string, or a copy of the first one after random edits."""
-    low, high = max(1, length - SHORTER), length + LONGER
+    """Algorithm 1: a random second string of `low` to `high` letters, or a copy of the first one after random edits."""
     while True:
         state, num_letters = _choose_letters(state, letters, min_letters, max_letters)
         state = _fill(state, first, length, letters, num_letters)

@@ -1,8 +1,10 @@
 """Tasks about two strings: edit distance and longest common subsequence (the paper's appendix on reasoning tasks).
 
-An example is `first | second pad ... =`, and the answer is a class read at `=`, the last position.
+An example is `first | second pad ... =`, and the answer is a class read at `=`, the last position. In training, the
+answers for all prefixes of the second string may be targets as well (`answers`); tests read the one at `=` alone.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +41,14 @@ class StringPairs(Task):
     """random edits made to a corrupted copy: n of them (the paper), or uniform in 1..n"""
     rejection: Literal["second", "pair"] = "second"
     """what is drawn again when the copy's length is out of range: the copy alone (the paper) or the whole pair"""
+    lengths: Literal["near", "any"] = "near"
+    """length of an edited pair's second string: 3 less to 2 more than the first's (the paper), or any from min_length
+    to length"""
+    answers: Literal["last", "prefixes"] = "last"
+    """answers that training learns: the one at `=` (the paper); or, at the bar and at each letter of the second string,
+    the one for the prefix that ends there as well"""
+    answer_weight: float = 4.0
+    """with prefixes: weight of the answer at `=` in the loss, where that of each prefix is 1"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,11 +62,20 @@ class StringPairs(Task):
             f"expected 1 <= task.min_letters <= task.max_letters <= task.alphabet, "
             f"got {fewest}, {most}, {self.alphabet}",
         )
+        require(
+            0 < self.answer_weight < math.inf,
+            f"task.answer_weight must be positive and finite, got {self.answer_weight}",
+        )
 
     @property
     @abstractmethod
     def kind(self) -> int:
         """UNIFORM, OWN_LETTERS or EDITED."""
+
+    @property
+    def near_lengths(self) -> bool:
+        """True where the second string's length depends on the first's."""
+        return self.kind == EDITED and self.lengths == "near"
 
     @property
     @abstractmethod
@@ -68,8 +87,8 @@ class StringPairs(Task):
     def largest_answer(self) -> int: ...
 
     @abstractmethod
-    def _answers(self, strings: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The answers of many pairs, fast."""
+    def _prefix_answers(self, strings: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Return the answers of many pairs for all prefixes of the second strings, as `alignment` has them, fast."""
 
     @abstractmethod
     def reference(self, first: str, second: str) -> int:
@@ -84,6 +103,25 @@ class StringPairs(Task):
         return Spec("tokens", self.alphabet + 3, self.largest_answer + 1, self.seq_len_at(self.length))
 
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
+        batch, _, _ = self._solved(seed, split, indices, size)
+        return batch
+
+    def training_batch(self, seed: int, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
+        if self.answers == "last":
+            return super().training_batch(seed, indices, size)
+        batch, lengths, answers = self._solved(seed, "train", indices, size)
+        # The bar stands where the first string ends, and letter number j of the second string j places further on.
+        letter = np.arange(batch.inputs.shape[1]) - lengths[:, :1]
+        ends_prefix = (letter >= 0) & (letter <= lengths[:, 1:])
+        at_prefixes = np.take_along_axis(answers, letter.clip(0, answers.shape[1] - 1), axis=1)
+        targets = np.where(ends_prefix, at_prefixes, batch.targets)
+        weights = np.where(batch.mask, self.answer_weight, ends_prefix)
+        return Batch(batch.inputs, targets, weights.astype(np.float32))
+
+    def _solved(
+        self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None
+    ) -> tuple[Batch, np.ndarray, np.ndarray]:
+        """Return examples with the lengths of their strings and with the answers for all prefixes of the second."""
         size = self.checked_size(size)
         keys = draw_keys(seed, split, indices)
         strings = np.zeros((len(indices), 2, size + self._slack), dtype=np.int8)
@@ -91,14 +129,16 @@ class StringPairs(Task):
         made = draw_pairs(
             strings, lengths, *keys, *split_buckets(split), self.kind,
             self._shortest(size), size, self.alphabet, *self.letter_range,
-            self.edits == "uniform", self.rejection == "pair",
+            self.edits == "uniform", self.rejection == "pair", self.near_lengths,
         )  # fmt: skip
         if not made:
             raise InputError(
                 f"no {split} example of {self.name} after {MAX_TRIES} tries: "
                 f"strings of length {size} over {self.letter_range[1]} letters are too few to split"
             )
-        return self._encode(strings, lengths, self._answers(strings, lengths), size)
+        answers = self._prefix_answers(strings, lengths)
+        whole = np.take_along_axis(answers, lengths[:, 1:], axis=1)[:, 0]
+        return self._encode(strings, lengths, whole, size), lengths, answers
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
         return {"accuracy": masked_accuracy(prediction, batch)}
@@ -172,11 +212,11 @@ class StringPairs(Task):
     @property
     def _slack(self) -> int:
         """How much longer than `length` the second string may be."""
-        return LONGER if self.kind == EDITED else 0
+        return LONGER if self.near_lengths else 0
 
     def _check_lengths(self, first: str, second: str, shortest: int) -> None:
         spans = [(shortest, self.length)] * 2
-        if self.kind == EDITED:
+        if self.near_lengths:
             spans[1] = max(1, len(first) - SHORTER), len(first) + LONGER
         for name, string, (low, high) in zip(("first", "second"), (first, second), spans, strict=True):
             require(
@@ -252,12 +292,15 @@ class EditDistance(StringPairs):
     def largest_answer(self) -> int:
         """No distance exceeds replacing the shorter string's letters and adding or removing the rest."""
         replace = min(self.replace_cost, self.insert_cost + self.delete_cost)
-        removed = min(SHORTER, self.length - 1)  # the second string has at least one letter
+        if not self.near_lengths:
+            return self.length * max(replace, self.insert_cost, self.delete_cost)
+        # The second string has at least one letter, its shortest prefix none.
+        removed = self.length if self.answers == "prefixes" else min(SHORTER, self.length - 1)
         longer = self.length * replace + LONGER * self.insert_cost
         shorter = (self.length - removed) * replace + removed * self.delete_cost
         return max(longer, shorter)
 
-    def _answers(self, strings: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    def _prefix_answers(self, strings: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         return edit_distances(strings, lengths, *self._costs)
 
     def reference(self, first: str, second: str) -> int:
@@ -306,7 +349,7 @@ class LongestCommonSubsequence(StringPairs):
     def largest_answer(self) -> int:
         return self.length
 
-    def _answers(self, strings: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    def _prefix_answers(self, strings: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         return common_subsequences(strings, lengths)
 
     def reference(self, first: str, second: str) -> int:

@@ -93,6 +93,11 @@ class Sudoku(Task):
         return self.num_cells - (self.clues or FEWEST_CLUES[self.side])
 
     @property
+    def label(self) -> str:
+        """Return `sudoku-9x9`, because the size of an example is its number of blanks."""
+        return f"{self.name}-{self.side}x{self.side}"
+
+    @property
     def spec(self) -> Spec:
         rows, columns, boxes = (geometry(self.side).unit_of - self.side * np.arange(3)).T.tolist()
         cells = tuple(range(self.num_cells))

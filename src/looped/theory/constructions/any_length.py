@@ -4,8 +4,6 @@ Without a marker no Transformer distinguishes X from [X, X], because both give t
 token a uniform head reads the length: 2d+8 rows, width 2d+6, two heads, time-modulated.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`approximate(f, ...)`: the network of the proof for a function f, with exact values, every state and the bound."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -199,11 +197,11 @@ def approximate(
     target = as_target(function, lipschitz)
     refuse_if_not_equivariant(target.function, grid)
     if sharpness is not None:
-        sharpness = exactly(sharpness, "a number as sharpness")
+        sharpness = exactly(sharpness, "sharpness", "a number > 0")
         require(sharpness > 0, f"sharpness: expected a number > 0, got {sharpness}")
     elif softmax:
         sharpness = construction.sharpness()
-    width = trifling(cells) if epsilon is None else exactly(epsilon, "a number as epsilon")
+    width = trifling(cells) if epsilon is None else exactly(epsilon, "epsilon", "a number")
     require(FINEST <= width <= Fraction(1, cells), f"epsilon: expected 2^-1000 <= epsilon <= 1/{cells}, got {epsilon}")
     labels = tabulate(target.function, grid, duplicates=True)
     built = construction.build(labels, width, sharpness)
@@ -251,6 +249,6 @@ def refuse_if_not_equivariant(function: Function, grid: Grid, tolerance: float =
     for x, order, (expected, came) in zip(points, orders, values, strict=True):
         if np.abs(expected - came).max() > tolerance * largest:
             raise InputError(
-                f"the function is not permutation equivariant: at X = {x.tolist()} with the tokens in the order "
-                f"{order.tolist()} expected {expected.tolist()}, got {came.tolist()}"
+                f"function: expected a permutation equivariant one, but at X = {x.tolist()} with the tokens in the "
+                f"order {order.tolist()} it gives {came.tolist()} instead of {expected.tolist()}"
             )

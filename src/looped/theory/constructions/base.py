@@ -1,7 +1,5 @@
 """The base class of all constructions: their cost, which is known in advance, and the call that builds a network."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -58,7 +56,7 @@ class Construction(ABC):
 
     @property
     def serves_duplicates(self) -> bool:
-        """True if the network is also right for two tokens in one cell. Two tokens never collide."""
+        """True if the network is also right for two tokens in one cell, which every construction is up to N = 2."""
         return self.counts_duplicates or self.grid.tokens <= 2
 
     @property

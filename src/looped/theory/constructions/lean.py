@@ -1,9 +1,7 @@
 """The smaller weight-tied block with the paper's code of label differences."""
 
-from __future__ import annotations
-
 from math import sqrt
-from typing import ClassVar, final
+from typing import final
 
 from looped.theory.constructions import steps
 from looped.theory.constructions.base import Built, Construction
@@ -18,7 +16,7 @@ from looped.theory.targets import ModulusFunction
 class Lean(Construction):
     """Weight-tied, 6d+9 rows, one head, width 12d+13, n-1+N+2 n^(Nd) loops; error half a label jump."""
 
-    name: ClassVar[str] = "lean"
+    name = "lean"
 
     def __init__(self, grid: Grid, num_bits: int = 8):
         super().__init__(grid, num_bits)

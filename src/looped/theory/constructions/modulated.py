@@ -1,9 +1,7 @@
 """Time-modulated blocks: the factors eta(t) of every loop carry the labels."""
 
-from __future__ import annotations
-
 from math import ceil, comb
-from typing import ClassVar, final
+from typing import final
 
 from looped.theory.constructions import steps
 from looped.theory.constructions.base import Built, Construction
@@ -21,8 +19,8 @@ class Modulated(Construction):
     Ids k = z B^N + s need neither dummies nor a second head.
     """
 
-    name: ClassVar[str] = "modulated"
-    hand_over_loops: ClassVar[int] = 1
+    name = "modulated"
+    hand_over_loops = 1
 
     def __init__(self, grid: Grid, num_bits: int = 8):
         super().__init__(grid, num_bits)
@@ -63,8 +61,8 @@ class ModulatedMinimal(Construction):
     The second head counts the tokens fetched so far, which distinguishes equal tokens from different ones.
     """
 
-    name: ClassVar[str] = "modulated-minimal"
-    counts_duplicates: ClassVar[bool] = True
+    name = "modulated-minimal"
+    counts_duplicates = True
 
     def __init__(self, grid: Grid, num_bits: int = 8):
         super().__init__(grid, num_bits)
@@ -94,8 +92,8 @@ class ModulatedMinimal(Construction):
 class ModulatedSqrt(Construction):
     """3d+8 rows, one head, width 7d+8, n+N-1+K1+q(K2-1) loops with K1 K2 >= n^(Nd); error span 2^-q per coordinate."""
 
-    name: ClassVar[str] = "modulated-sqrt"
-    streams: ClassVar[bool] = True
+    name = "modulated-sqrt"
+    streams = True
 
     def __init__(self, grid: Grid, num_bits: int = 8):
         super().__init__(grid, num_bits)

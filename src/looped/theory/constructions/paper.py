@@ -3,11 +3,9 @@
 Each of Steps 1, 2 and 3 has its own rows. A clock and impulses hand the result of one step to the next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import sqrt
-from typing import ClassVar, final
+from typing import final
 
 from looped.theory.constructions.base import Built, Construction
 from looped.theory.gadgets import Pulse
@@ -31,8 +29,8 @@ FAULTS = {
 class Paper(Construction):
     """The theorem's own block, weight-tied. `printed` names the faults of the paper to build in."""
 
-    name: ClassVar[str] = "paper"
-    hand_over_loops: ClassVar[int] = 1
+    name = "paper"
+    hand_over_loops = 1
 
     def __init__(self, grid: Grid, num_bits: int = 8, printed: Collection[str] = ()):
         super().__init__(grid, num_bits)

@@ -5,8 +5,6 @@ so that B^N ids suffice. In weight-tied blocks c is also the clock and the row `
 blocks eta(t) schedules all steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise

@@ -1,8 +1,6 @@
 """Weight-tied blocks that store labels with q bits each, one after another in one number."""
 
-from __future__ import annotations
-
-from typing import ClassVar, final
+from typing import final
 
 from looped.theory.constructions import steps
 from looped.theory.constructions.base import Built, Construction
@@ -16,7 +14,7 @@ from looped.theory.network import FeedForward, Form, Number, row
 class _Streams(Construction):
     """The cost of a block that numbers the other tokens and shifts one bit per loop out of its stream."""
 
-    streams: ClassVar[bool] = True
+    streams = True
 
     def __init__(self, grid: Grid, num_bits: int = 8):
         super().__init__(grid, num_bits)
@@ -31,7 +29,7 @@ class _Streams(Construction):
 class LeanStream(_Streams):
     """Weight-tied, 3d+7 rows, one head, width 7d+12, n+N+q(n^(Nd)-1) loops; error span 2^-q per coordinate."""
 
-    name: ClassVar[str] = "lean-stream"
+    name = "lean-stream"
 
     def build(self, labels: Labels, epsilon: Number, sharpness: Number | None = None) -> Built:
         grid, q = self.grid, self.num_bits
@@ -55,7 +53,7 @@ class LeanStream(_Streams):
 class LeanHorner(_Streams):
     """Weight-tied with small weights, 4d+8 rows, width 8d+15, n+N+q n^(Nd) loops; returns q-bit labels exactly."""
 
-    name: ClassVar[str] = "lean-horner"
+    name = "lean-horner"
 
     def __init__(self, grid: Grid, num_bits: int = 8):
         super().__init__(grid, num_bits)
@@ -84,8 +82,8 @@ class LeanMultiset(_Streams):
     row `own`. Ids are ((s N + own) B + z) with s in base B(N+1), as `grid.others_multiset_id` computes them.
     """
 
-    name: ClassVar[str] = "lean-multiset"
-    counts_duplicates: ClassVar[bool] = True
+    name = "lean-multiset"
+    counts_duplicates = True
 
     def __init__(self, grid: Grid, num_bits: int = 8):
         super().__init__(grid, num_bits)

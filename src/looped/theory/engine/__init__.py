@@ -1,4 +1,4 @@
-"""The exact engine: the same numbers as `LoopedNetwork.states`, for whole batches, without a rounding error.
+"""The exact engine: the same numbers as `LoopedNetwork.states`, for a batch, without rounding errors.
 
 `LoopedNetwork.states` defines the network: Fractions, one token at a time. The engine returns equal numbers and is fast
 because nearly all of its work is float64 matrix products that are proved to be exact.
@@ -9,7 +9,7 @@ compile.py  Splits the rows into static ones, which have the same value in every
 state.py    Holds the dynamic rows of a batch: as float64 while all values are integers below 2^53 in absolute value,
             else as Python integers or Fractions. Tracks the range of every row. All writes go through `State`.
 plan.py     Classifies the hidden units of one loop by the ranges of the rows they read (`UnitKind`): zero or linear
-            for the whole batch, computable in float64, or not. Collects the matrices for one such pattern.
+            for the whole batch, computable in float64, or not. Collects the matrices of such a pattern.
 engine.py   Runs the loops: static rows once per batch, then attention, then the feed-forward layer.
 float64.py  Runs the same network in plain float64 and proves through which loop its states are exact.
 

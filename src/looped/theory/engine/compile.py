@@ -1,7 +1,5 @@
 """Compilation: static and dynamic rows, the denominator of every row, and all weights as integers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The loops of the engine: attention and feed-forward layer for a whole batch, in exact arithmetic."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterator

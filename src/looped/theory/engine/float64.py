@@ -1,10 +1,8 @@
-"""The same network in plain float64, with a certificate: through which loop every number is provably exact.
+"""The same network in plain float64, with a certificate: the number of loops whose states are proved exact.
 
 A sum of products is exact if all its terms are multiples of one power of two, u, and their absolute values add up to
-less than 2^53 u. That is checked for every unit and row of every loop; once it fails, later numbers are not trusted.
+less than 2^53 u. This is checked for every unit and row of every loop. After a failure no later number is trusted.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -16,12 +14,12 @@ import numpy as np
 from looped.theory.network import LoopedNetwork
 
 SMALLEST = -1074  # the exponent of the smallest positive float64; a finer number underflows
-COARSE = 1100  # the exponent that stands for zero, which is a multiple of everything
+COARSE = 1100  # the exponent of zero, which is a multiple of every power of two
 
 
 @dataclass(frozen=True)
 class FloatRun:
-    """Values of shape (outputs, tokens). `exact_through` counts the loops whose states are proved to be exact."""
+    """Values of shape (outputs, tokens). `exact_through` is the number of loops whose states are proved exact."""
 
     values: np.ndarray
     exact_through: int
@@ -29,7 +27,7 @@ class FloatRun:
 
     @property
     def exact(self) -> bool:
-        """Whether all states are proved exact; the values then only carry the rounding of the read-out."""
+        """True if all states are proved exact. The values then have only the rounding error of the decoder."""
         return self.exact_through == self.loops
 
 
@@ -70,7 +68,7 @@ def _is_held(value: Fraction | float, rounded: float) -> bool:
 
 
 def _affine(matrix: np.ndarray, columns: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, bool]:
-    """matrix @ columns + bias, and whether it is exact."""
+    """Return matrix @ columns + bias, and True if it is exact."""
     units = _unit(matrix)[:, :, None] + _unit(columns)[None, :, :]
     units = np.minimum(units.min(axis=1, initial=COARSE), _unit(bias)[:, None])
     with np.errstate(all="ignore"):
@@ -85,10 +83,10 @@ def _attend(weights: dict[str, np.ndarray], state: np.ndarray) -> tuple[np.ndarr
     (values, a), (keys, b), (queries, c) = (_affine(weights[n], state, zero) for n in ("value", "key", "query"))
     scores = keys[:, :, None] * queries[:, None, :]  # (heads, from, to)
     best = scores == scores.max(axis=1, keepdims=True)
-    heard, counts = values[:, :, None] * best, best.sum(axis=1)
-    sums, e = _sum(list(heard.transpose(1, 0, 2)))
+    selected, counts = values[:, :, None] * best, best.sum(axis=1)
+    sums, e = _sum(list(selected.transpose(1, 0, 2)))
     means = sums / counts
-    # a quotient that gives back its dividend with few digits was not rounded; queries of 0 and 1 round no score
+    # a short quotient that gives back its dividend was not rounded; queries of 0 and 1 do not round a score
     whole = bool((means * counts == sums).all() and (means == np.round(means * 2**10) / 2**10).all())
     whole = whole and bool(np.isin(queries, (0.0, 1.0)).all())
     result, d = _sum([state, weights["out"].T @ means])
@@ -110,7 +108,7 @@ def _is_exact(units: np.ndarray, size: np.ndarray) -> bool:
 
 
 def _unit(values: np.ndarray) -> np.ndarray:
-    """The exponent of the largest power of two that divides each number."""
+    """Return the exponent of the largest power of two that divides each number."""
     mantissa, exponent = np.frexp(np.where(np.isfinite(values), values, 0.0))
     digits = (mantissa * 2.0**53).astype(np.int64)
     lowest = digits & -digits

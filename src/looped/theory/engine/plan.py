@@ -1,7 +1,5 @@
 """One loop of the engine: the kind of every hidden unit, and the matrices of the units that are left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
@@ -16,7 +14,7 @@ MOST_MASKED = 62  # the set of active masked units is stored as bits of an int64
 
 
 class UnitKind(IntEnum):
-    """What a hidden unit is in one loop, for the whole batch."""
+    """The way to compute a hidden unit in one loop, for the whole batch."""
 
     ZERO = 0  # its range is not positive
     LINEAR = 1  # its range is not negative, so that ReLU is the identity

@@ -1,7 +1,5 @@
 """The state of a batch: the dynamic rows with their ranges, and every way to change them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

@@ -4,8 +4,6 @@ Every module lists the faults of the printed lemma by name in FAULTS. Its networ
 and are then built with these faults.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from looped.utils.errors import require, require_one_of

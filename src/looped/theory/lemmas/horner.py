@@ -1,10 +1,8 @@
-"""Streams without giant weights: bits as base-4 digits 1 and 3, label values built up by Horner's rule.
+"""Streams without giant weights: bits as base-4 digits 1 and 3, and label values by Horner's rule.
 
-The feed-forward weights stay below max(4, 2^q) however many labels there are; only L1 carries the long numbers, of
-magnitude below 1. Lemma: 3d+2 rows, width 6d+5, qK+1 loops. Block: 4d+8 rows, width 8d+15, n+N+q n^(Nd) loops.
+The feed-forward weights stay below max(4, 2^q) for any number of labels. Only L1 has long numbers, and they are below
+1. Lemma: 3d+2 rows, width 6d+5, qK+1 loops. Block: 4d+8 rows, width 8d+15, n+N+q n^(Nd) loops.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -16,7 +14,7 @@ from looped.theory.network import HALF, QUARTER, THREE_QUARTERS, FeedForward, Fo
 
 
 def horner_start(code: StreamCode, quiet: int = 0) -> Fraction:
-    """`quiet` zeros, then all labels' bits, each bit b as the digit 2b + 1 in base 4: no two neighbours touch."""
+    """Return the number of `quiet` zeros and then all label bits, with each bit b as the digit 2b + 1 in base 4."""
     bits = [0] * quiet + [code_ >> i & 1 for code_ in code.codes for i in reversed(range(code.num_bits))]
     number = 0
     for bit in bits:
@@ -25,7 +23,7 @@ def horner_start(code: StreamCode, quiet: int = 0) -> Fraction:
 
 
 def read_by_horner(layer: FeedForward, time: Form, dims: int, num_bits: int) -> None:
-    """While -q < time <= 0: out <- 2 out + bit. The bit and the window are computed one loop ahead."""
+    """Let out <- 2 out + bit while -q < time <= 0. The bit and the window are computed one loop ahead."""
     open_ = step(layer, time + num_bits - THREE_QUARTERS, HALF) - step(layer, time - THREE_QUARTERS, HALF)
     layer.add("window", open_ - layer.relu(row("window")))
     for i in range(1, dims + 1):
@@ -38,11 +36,12 @@ def read_by_horner(layer: FeedForward, time: Form, dims: int, num_bits: int) -> 
 
 
 def decode_horner(codes: Sequence[StreamCode]) -> tuple[Form, ...]:
+    """Return L2: the labels as forms over the outputs."""
     return tuple(code.span / 2**code.num_bits * row(f"out{i}") + code.low for i, code in enumerate(codes, 1))
 
 
 def horner_memorizer(labels: LabelSequence, num_bits: int = 8) -> LoopedNetwork:
-    """Every q-bit label exactly, weight-tied, with small weights."""
+    """Return a weight-tied network with small weights that returns every q-bit label exactly."""
     codes = [StreamCode.of(column, num_bits) for column in zip(*vectors(labels), strict=True)]
     encode = {"left": num_bits * row("k"), "window": Form()}
     for i, code in enumerate(codes, 1):

@@ -1,9 +1,7 @@
-"""Step 1, Lemma "quantize": coordinates in [0, 1] to cell numbers 0..n-1 (5d rows, width 7d, n-1 loops).
+"""Step 1, Lemma "quantize": maps coordinates in [0, 1) to cell numbers 0..n-1 (5d rows, width 7d, n-1 loops).
 
-Per coordinate the rows are (k x, k^2, k, x, sum of h_i(x) for i < k) and one loop adds h_k(x) = k rect_k(x).
+Each coordinate has the rows (k x, k^2, k, x, sum of h_i(x) for i < k). One loop adds h_k(x) = k rect_k(x).
 """
-
-from __future__ import annotations
 
 from collections.abc import Collection
 from fractions import Fraction
@@ -15,23 +13,24 @@ from looped.theory.network import FeedForward, Form, LoopedNetwork, Number, row
 COORDINATE_ROWS = ("kx", "kk", "k", "x", "cell")
 FAULTS = {
     "rectangle": "h_k ends at k delta + 1 instead of k delta + delta: the rectangles overlap",
-    "start": "starts at xi_0, so that n-1 loops leave out h_{n-1}",
+    "start": "starts at xi_0, so that n-1 loops omit h_{n-1}",
 }
 
 
 def coordinate_rows(i: int) -> tuple[str, ...]:
+    """Return the row names of coordinate i."""
     return tuple(f"{name}{i}" for name in COORDINATE_ROWS)
 
 
 def encode_coordinate(i: int, printed: Collection[str] = ()) -> dict[str, Form]:
-    """xi_1 = (x, 1, 1, x, 0), which already contains h_0 = 0."""
+    """Return the start xi_1 = (x, 1, 1, x, 0) of coordinate i, which already contains h_0 = 0."""
     x = row(f"x{i}")
     start = [Form(), Form(), Form(), x, Form()] if "start" in printed else [x, Form(const=1), Form(const=1), x, Form()]
     return dict(zip(coordinate_rows(i), start, strict=True))
 
 
 def quantize_coordinate(layer: FeedForward, i: int, cells: int, epsilon: Number, printed: Collection[str] = ()) -> None:
-    """One loop of coordinate i; seven units."""
+    """Add one loop of coordinate i to the layer; seven units."""
     kx, kk, k, x, cell = coordinate_rows(i)
     delta = Fraction(1, cells)
     length = Fraction(1) if "rectangle" in printed else delta
@@ -46,7 +45,7 @@ def quantize_coordinate(layer: FeedForward, i: int, cells: int, epsilon: Number,
 
 
 def quantizer(cells: int, dim: int = 1, epsilon: Number | None = None, printed: Collection[str] = ()) -> LoopedNetwork:
-    """The lemma's network: each coordinate in [k/n, (k+1)/n - epsilon] to k."""
+    """Return the network of the lemma: it maps each coordinate in [k/n, (k+1)/n - epsilon] to k."""
     require_known(printed, FAULTS)
     epsilon = trifling(cells) if epsilon is None else epsilon
     encode: dict[str, Form] = {}

@@ -1,17 +1,15 @@
-"""Step 3 without the +-1 code: q-bit labels written one after another into one number, shifted out and sampled.
+"""Step 3 without the +-1 code: all q-bit labels in one binary number, which is shifted out and sampled.
 
 stream: weight-tied, 2d+1 rows, width 7d+4, q(K-1)+1 loops, exact for q-bit labels (error span 2^-q without the second
-sample). sqrt: eta(t) first loads the group of labels that k belongs to, 2d+4 rows, about 2 sqrt(qK) loops.
+sample). sqrt: eta(t) first loads the group of labels that contains k, 2d+4 rows, about 2 sqrt(qK) loops.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, floor
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from looped.theory.gadgets import Pulse, shift_left, step
 from looped.theory.grid import LabelSequence, vectors
@@ -31,7 +29,8 @@ class StreamCode:
     largest_jump: ClassVar[Fraction] = Fraction(0)  # the error of a stream does not depend on jumps
 
     @classmethod
-    def of(cls, labels: Sequence[Fraction], num_bits: int) -> StreamCode:
+    def of(cls, labels: Sequence[Fraction], num_bits: int) -> Self:
+        """Return the code of K labels: themselves if all are q-bit numbers in [0, 1), else rounded down."""
         levels = 2**num_bits
         if all(0 <= y < 1 and (y * levels).denominator == 1 for y in labels):
             return cls(Fraction(0), Fraction(1), num_bits, tuple(int(y * levels) for y in labels))
@@ -45,7 +44,7 @@ class StreamCode:
         return self.span / 2**self.num_bits
 
     def stream(self, first: int = 0, last: int | None = None) -> Fraction:
-        """The codes first..last-1 as one binary number in [0, 1)."""
+        """Return the codes first..last-1 as one binary number in [0, 1)."""
         codes = self.codes[first:last]
         number = 0
         for code in codes:
@@ -53,7 +52,7 @@ class StreamCode:
         return Fraction(number, 1 << self.num_bits * len(codes)) if codes else Fraction(0)
 
     def value(self, k: int, exact: bool, group: int | None = None) -> Fraction:
-        """What the network returns for id k: the label's code, and unless `exact` the later labels as its tail."""
+        """Return the output for id k: the code of its label, followed by the later labels unless `exact`."""
         end = k + 1 if exact else len(self.codes) if group is None else (k // group + 1) * group
         return self.low + self.span * self.stream(k, end)
 
@@ -67,7 +66,7 @@ def sample(
     exact: bool,
     loops_per_label: int | None = None,
 ) -> None:
-    """out += beta when time = 0; if `exact`, minus the tail 2^-q beta when the next label has come to the front."""
+    """Add beta to out when time = 0. If `exact`, subtract the tail 2^-q beta when the next label is in front."""
     now = Pulse(layer, time, 0, SAMPLE_BOUND)
     later = Pulse(layer, time, -(loops_per_label or num_bits), SAMPLE_BOUND) if exact else None
     for beta, out in zip(betas, outs, strict=True):
@@ -77,17 +76,18 @@ def sample(
 
 
 def decode_stream(codes: Sequence[StreamCode]) -> tuple[Form, ...]:
+    """Return L2: the labels as forms over the outputs."""
     return tuple(code.span * row(f"out{i}") + code.low for i, code in enumerate(codes, 1))
 
 
 def stream_memorizer(
     labels: LabelSequence, num_bits: int = 8, exact: bool = True, bits_per_loop: int = 1
 ) -> LoopedNetwork:
-    """Weight-tied: shift one bit per loop, sample when q k - l = 0.
+    """Return a weight-tied network that shifts one bit per loop and samples when q k - l = 0.
 
-    With m `bits_per_loop` (m divides q) the loops become (q/m)(K-1)+1 and the width (2^(m+1)+3)d+4: width buys loops.
+    With m `bits_per_loop`, where m divides q, it has (q/m)(K-1)+1 loops and width (2^(m+1)+3)d+4.
     """
-    assert num_bits % bits_per_loop == 0, "a label must be a whole number of digits"
+    assert num_bits % bits_per_loop == 0, "bits_per_loop must divide num_bits"
     per_label = num_bits // bits_per_loop
     codes = [StreamCode.of(column, num_bits) for column in zip(*vectors(labels), strict=True)]
     betas, outs = [[f"{name}{i}" for i in range(1, len(codes) + 1)] for name in ("beta", "out")]
@@ -103,10 +103,10 @@ def stream_memorizer(
 
 
 def parallel_stream_memorizer(labels: LabelSequence, num_bits: int = 8, streams: int = 2) -> LoopedNetwork:
-    """P streams side by side, each sampled by its own share of the ids: (P+1)d+1 rows, width P(7d+4), q(K/P-1)+1 loops.
+    """Return P streams side by side, each for its share of the ids: (P+1)d+1 rows, width P(7d+4), q(K/P-1)+1 loops.
 
-    Stream p starts at label pK/P and goes on to the last one. The last label of a share then has the next share as its
-    tail, and that is what the next stream's second sample, due in the first loop, subtracts.
+    Stream p starts at label pK/P and contains all later labels. So the tail of a share's last label is the next share,
+    and the second sample of the next stream, which is due in the first loop, subtracts that tail.
     """
     codes = [StreamCode.of(column, num_bits) for column in zip(*vectors(labels), strict=True)]
     share, count = -(-len(labels) // streams), len(codes)
@@ -129,18 +129,18 @@ def parallel_stream_memorizer(labels: LabelSequence, num_bits: int = 8, streams:
 
 @dataclass(frozen=True)
 class Grouping:
-    """K labels in `groups` groups of `group`; phase 1 loads a group's stream, phase 2 shifts it out."""
+    """K labels in `groups` groups of `group` labels. Phase 1 loads the stream of a group, phase 2 shifts it out."""
 
     groups: int  # K1
     group: int  # K2
     num_bits: int
 
     @classmethod
-    def best(cls, num_labels: int, num_bits: int) -> Grouping:
-        """The split with the fewest loops K1 + q(K2-1).
+    def best(cls, num_labels: int, num_bits: int) -> Self:
+        """Return the split with the fewest loops K1 + q(K2-1).
 
-        K/g + qg exceeds its minimum, at g = sqrt(K/q), by about (q/g)(change of g)^2, and rounding K/g up costs less
-        than 1: so no better split lies much further away than sqrt(g/q).
+        K/g + qg has its minimum at g = sqrt(K/q) and exceeds it by about (q/g)(change of g)^2. Rounding K/g up costs
+        less than 1. So the best split is not much further away than sqrt(g/q).
         """
         centre = max(1.0, (num_labels / num_bits) ** 0.5)
         reach = 2 * (centre / num_bits) ** 0.5 + 3
@@ -150,35 +150,37 @@ class Grouping:
 
     @property
     def loops(self) -> int:
+        """Number of loops of both phases."""
         return self.groups + self.num_bits * (self.group - 1)
 
     def thresholds(self) -> list[Fraction]:
-        """The row c loop by loop: group borders (less 1/4 for tolerance), then the clock of the stream."""
+        """Return the values of the row c: group borders, less 1/4 for tolerance, then the clock of the stream."""
         loading = [Fraction(group * self.group) - QUARTER for group in range(1, self.groups)]
         return loading + [Fraction(tick) for tick in range(self.num_bits * (self.group - 1) + 1)]
 
     def streams(self, code: StreamCode) -> list[Fraction]:
-        # every group fills the same number of digits, also a last one with fewer labels
+        """Return the stream of every group."""
+        # every group has the same number of digits, also a last one with fewer labels
         padded = StreamCode(code.low, code.span, code.num_bits, (*code.codes, *[0] * (self.groups * self.group)))
         return [padded.stream(g * self.group, (g + 1) * self.group) for g in range(self.groups)]
 
     def modulation(self, codes: Sequence[StreamCode], lead: int) -> dict[str, list[Number]]:
-        """eta(t) of the rows that this memorizer owns, after `lead` loops in which they stand still."""
+        """Return eta(t) of the rows of this memorizer, which start to change after `lead` loops."""
         loading, shifting = self.groups - 1, self.num_bits * (self.group - 1) + 1
-        still: list[Number] = [0] * lead
-        scales: dict[str, list[Number]] = {"group": still + [1] * loading + [0] * shifting}
-        # the gate opens in the last loop before the stream starts to move
+        waiting: list[Number] = [0] * lead
+        scales: dict[str, list[Number]] = {"group": waiting + [1] * loading + [0] * shifting}
+        # the gate opens in the last loop before the shifting starts
         scales["gate"] = [int(t == lead + loading - 1) for t in range(lead + loading + shifting)]
         for i, code in enumerate(codes, 1):
             streams = self.streams(code)
             loads: list[Number] = [b - a for a, b in pairwise(streams)]
-            scales[f"beta{i}"] = still + loads + [1] * shifting
-            scales[f"out{i}"] = still + [0] * loading + [1] * shifting
+            scales[f"beta{i}"] = waiting + loads + [1] * shifting
+            scales[f"out{i}"] = waiting + [0] * loading + [1] * shifting
         return scales
 
 
 def load_and_sample(layer: FeedForward, index: Form, split: Grouping, dims: int, exact: bool) -> None:
-    """One loop of either phase. eta(t) scales a whole row, so the row `gate` (1, then 0) silences the other phase."""
+    """Add one loop of both phases to the layer. The row `gate` (1, then 0) disables one phase inside the units."""
     betas, outs = [[f"{name}{i}" for i in range(1, dims + 1)] for name in ("beta", "out")]
     closed = 4 * split.groups * split.group + 4
     reached = step(layer, index - row("c"), HALF, closed_by=closed * (1 - row("gate")))
@@ -193,12 +195,12 @@ def load_and_sample(layer: FeedForward, index: Form, split: Grouping, dims: int,
 
 
 def differences(values: Sequence[Number]) -> list[Number]:
-    """eta of a row that only adds 1: what takes it from each scheduled value to the next."""
+    """Return eta of a row with update 1, so that it takes the scheduled values one after another."""
     return [b - a for a, b in pairwise(values)] + [0]
 
 
 def sqrt_memorizer(labels: LabelSequence, num_bits: int = 8, exact: bool = True) -> LoopedNetwork:
-    """Time-modulated: K1 + q(K2-1) loops with K1 K2 >= K, weights of about sqrt(qK) bits."""
+    """Return a time-modulated network: K1 + q(K2-1) loops with K1 K2 >= K, weights of about sqrt(qK) bits."""
     codes = [StreamCode.of(column, num_bits) for column in zip(*vectors(labels), strict=True)]
     split = Grouping.best(len(labels), num_bits)
     schedule = split.thresholds()
