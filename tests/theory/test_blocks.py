@@ -312,7 +312,7 @@ def test_outputs_are_right_up_to_the_trifling_interval_and_bounded_within_it(var
     x = np.array(places, dtype=object)[rng.integers(len(places), size=(60, dim, tokens))]
     x[:, 0, 0] = np.array(edges, dtype=object)[rng.integers(len(edges), size=60)]
     wrong = [abs(output - np.sin(given)).max() for output, given in zip(net(x).astype(float), phases(x), strict=True)]
-    # wave lies in [-1, 1]: the bound of docs/theory.md, section 3, is two ranges and a jump
+    # wave lies in [-1, 1]: the bound of theory-paper, Theorem 4, is two ranges and a jump
     assert max(wrong) <= 2 * 2 + float(max(net.jumps, default=F(0)))
 
 

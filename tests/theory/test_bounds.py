@@ -168,7 +168,7 @@ def known_moduli(**values):
     ],
 )
 def test_jump_bound_of_paper_equals_the_formula(near, far, token, jump):
-    """Check the jump bound of docs/theory.md for d = 2, N = 3, n = 4."""
+    """Check the jump bound of theory-paper, Theorem 2, for d = 2, N = 3, n = 4."""
     omega = known_moduli(context=[(1 / 4, near), (2 / 4, far)], token=[(sqrt(2) / 4, token)])
     construction = theory.CONSTRUCTIONS["paper"](Grid(2, 3, 4), 8)
     assert construction.jump_bound(omega) == pytest.approx(jump)
