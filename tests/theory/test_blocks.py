@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from looped import InputError, theory
+from looped.theory import verify
+from looped.theory.constructions.modulated import ModulatedMinimal
 from looped.theory.engine import Engine
 from looped.theory.grid import Grid
 from looped.theory.lemmas.streams import Grouping
@@ -339,3 +341,16 @@ def test_entry_one_belongs_to_the_last_cell(variant, softmax):
     flat = build(variant, (2, 2, 2), softmax=softmax)
     half = [[0.2, 1.0], [1.0, 0.7]]  # cells (0, 1) and (1, 1)
     assert [list(column) for column in flat(half).T] == flat.code_value((1, 3))
+
+
+def test_new_construction_needs_only_its_class_and_a_registry_entry(monkeypatch):
+    class Copy(ModulatedMinimal):
+        name = "copy"
+
+    monkeypatch.setitem(theory.CONSTRUCTIONS, "copy", Copy)
+    copy, original = build("copy", (1, 2, 3)), build("modulated-minimal", (1, 2, 3))
+    x = np.array(points(all_cells(1, 2, 3, True), 1, 3, F(1, 4)), dtype=object)
+    assert (copy(x) == original(x)).all()
+    assert copy.bound(2) == original.bound(2)
+    assert theory.loops_for_error(0.2, "copy", 1, 2, lambda which, delta: delta).name == "copy"
+    assert [line.ok for line in verify._sharpness() if line.statement.endswith("copy")] == [True]

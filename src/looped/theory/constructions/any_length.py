@@ -48,11 +48,7 @@ class AnyLength:
 
 
 def approximate_any_length(
-    function: Function,
-    dim: int,
-    most_tokens: int,
-    cells: int,
-    representative: Literal["corner", "centre"] = "corner",
+    function: Function, dim: int, most_tokens: int, cells: int, representative: Literal["corner", "centre"] = "corner"
 ) -> AnyLength:
     """Build the block for f, a function of (dim, tokens) arrays of any length up to `most_tokens`."""
     require_counts(dim=dim, most_tokens=most_tokens, cells=cells)
