@@ -173,7 +173,7 @@ def test_theory_verify_prints_every_row_as_json(capsys, monkeypatch):
     assert main(["theory", "verify", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["ok"] is True
-    assert len(said["rows"]) == 10
+    assert len(said["rows"]) == 11
     assert all(row["ok"] is True and row["corrected"].startswith("PASS") for row in said["rows"])
 
 

@@ -57,6 +57,36 @@ def test_their_sizes(shape):
     assert multiset.loops == n + tokens + q * (ids - 1)
 
 
+@pytest.mark.parametrize("shape", [(1, 2, 3), (1, 3, 3), (2, 2, 2), (1, 1, 3), (1, 4, 2)], ids=str)
+def test_square_root_block_with_counting_serves_equal_tokens(shape):
+    """Every label is returned within span 2^-q from below, for two and three equal tokens too; sizes as stated."""
+    dim, tokens, cells = shape
+    q, base = 4, cells**dim
+    net = theory.approximate(rough, dim, tokens, cells, "modulated-sqrt-multiset", bits=q)
+    everything = all_cells(dim, tokens, cells, duplicates=True)
+    labels = {(z, j): label(rough, z, j, dim, cells, 0.0) for z in everything for j in range(tokens)}
+    columns = [[y[i] for y in labels.values()] for i in range(dim)]
+    came = net(np.array(points(everything, dim, cells, F(1, 5)), dtype=object))
+    for z, values in zip(everything, came, strict=True):
+        for j, i in product(range(tokens), range(dim)):
+            code = quantized(labels[z, j][i], columns[i], q)
+            assert code <= values[i, j] < code + (max(columns[i]) - min(columns[i])) / 2**q, z
+    ids = tokens * (tokens + 1) ** (tokens - 1) * base**tokens
+    assert (net.size.dims, net.size.heads, net.size.width) == (3 * dim + 10, 2, 7 * dim + 10)
+    assert net.size.loops == min(cells + tokens - 1 + -(-ids // group) + q * (group - 1) for group in range(1, ids + 1))
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2), (1, 2, 3), (1, 3, 2)], ids=str)
+def test_square_root_block_with_counting_is_the_same_with_softmax(shape):
+    dim, tokens, cells = shape
+    hard, soft = (
+        theory.approximate(rough, dim, tokens, cells, "modulated-sqrt-multiset", bits=2, softmax=softmax)
+        for softmax in (False, True)
+    )
+    x = np.array(points(all_cells(dim, tokens, cells, duplicates=True), dim, cells, F(1, 5)), dtype=object)
+    assert (hard(x) == soft(x)).all()
+
+
 def test_horner_weights_do_not_grow_with_the_number_of_labels():
     def largest(variant, count):
         labels = [F(k * 5 % 16, 16) for k in range(count)]

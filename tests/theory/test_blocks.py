@@ -115,7 +115,7 @@ def test_blocks_with_huge_labels_are_exact(variant, size):
     for cell in product(range(2), repeat=2):
         x = np.array([[F(z, 2) for z in cell]], dtype=object)
         assert [[v] for v in net(x)[0]] == net.code_value(cell)
-        if variant.startswith("modulated") and variant != "modulated-sqrt":
+        if variant in ("modulated", "modulated-minimal"):
             assert net(x)[0].tolist() == [F(size * (1 + z / 2)) for z in cell]
 
 
@@ -314,7 +314,7 @@ def test_outputs_are_right_up_to_the_trifling_interval_and_bounded_within_it(var
     x = np.array(places, dtype=object)[rng.integers(len(places), size=(60, dim, tokens))]
     x[:, 0, 0] = np.array(edges, dtype=object)[rng.integers(len(edges), size=60)]
     wrong = [abs(output - np.sin(given)).max() for output, given in zip(net(x).astype(float), phases(x), strict=True)]
-    # wave lies in [-1, 1]: the bound of docs/theory.md, section 3, is two ranges and a jump
+    # wave lies in [-1, 1]: the bound of theory-paper, Theorem 4, is two ranges and a jump
     assert max(wrong) <= 2 * 2 + float(max(net.jumps, default=F(0)))
 
 

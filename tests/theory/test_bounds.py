@@ -112,7 +112,7 @@ def test_measured_error_is_below_the_bound(variant, name, representative):
             bound = net.bound(p)
             assert bound.certified
             assert bound.holds, (dim, tokens, cells, p, bound)
-            served = tokens <= 2 or variant in ("modulated-minimal", "lean-multiset")
+            served = tokens <= 2 or variant in ("modulated-minimal", "lean-multiset", "modulated-sqrt-multiset")
             assert (bound.terms["duplicates"] == 0) == served
 
 
@@ -168,7 +168,7 @@ def known_moduli(**values):
     ],
 )
 def test_jump_bound_of_paper_equals_the_formula(near, far, token, jump):
-    """Check the jump bound of docs/theory.md for d = 2, N = 3, n = 4."""
+    """Check the jump bound of theory-paper, Theorem 2, for d = 2, N = 3, n = 4."""
     omega = known_moduli(context=[(1 / 4, near), (2 / 4, far)], token=[(sqrt(2) / 4, token)])
     construction = theory.CONSTRUCTIONS["paper"](Grid(2, 3, 4), 8)
     assert construction.jump_bound(omega) == pytest.approx(jump)
@@ -289,7 +289,7 @@ def test_loops_for_an_error_are_the_fewest(variant, error):
     for cells in range(2, 80):
         slope = sqrt(2) / (2 * cells)  # distance of the centre of a cell from its corners
         for q in range(1, 30):
-            if variant in ("lean-stream", "lean-horner", "lean-multiset", "modulated-sqrt"):
+            if theory.CONSTRUCTIONS[variant].streams:
                 code = sqrt(2) / 2**q
             elif variant == "paper":
                 code = sqrt(2) / 2 * max(1 / cells, (cells - 1) / (2 * cells + 2) * 2 / cells)

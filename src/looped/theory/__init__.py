@@ -1,4 +1,4 @@
-"""The proofs of the paper as networks that run in exact arithmetic. docs/theory.md maps each lemma to a function.
+"""The proofs of the paper as networks that run in exact arithmetic. theory-paper has the proofs.
 
 | statement                                   | function                                                          |
 |---------------------------------------------|-------------------------------------------------------------------|

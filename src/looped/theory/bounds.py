@@ -1,7 +1,7 @@
 """Error bounds with explicit constants, the loops that an error needs, and lower bounds for all constructions.
 
 `Approximation.bound` combines the terms of the error bound. `theorem_right_side` is Theorem "universal" as printed, for
-any r. docs/theory.md proves the lower bounds.
+any r. Section 11 of theory-paper proves the lower bounds.
 """
 
 from collections.abc import Callable

@@ -198,6 +198,14 @@ def lean_labels(grid: Grid, labels: Labels) -> list[Vector]:
     return table
 
 
+def multiset_labels(grid: Grid, labels: Labels) -> list[Vector]:
+    """Return the labels of all ids below N S^(N-1) B, S = B(N+1). Most are never reached and may have any label."""
+    known = labels_by_id(grid, labels, others_multiset_id)
+    unused = next(iter(known.values()))
+    num_ids = grid.tokens * (grid.base * (grid.tokens + 1)) ** (grid.tokens - 1) * grid.base
+    return [known.get(k, unused) for k in range(num_ids)]
+
+
 def fill(known: Mapping[int, Vector], num_ids: int) -> list[Vector]:
     """Return labels of all ids: linear between known ids, constant outside. No fill has a smaller largest jump."""
     ids = sorted(known)

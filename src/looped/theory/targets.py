@@ -1,7 +1,7 @@
 """Target functions: built-in ones with their range and Lipschitz constants, and a user's own from a file.
 
-All are permutation equivariant maps of (dim, tokens) arrays in [0, 1]. The constants are in the 2-norm; docs/theory.md
-derives them. `Target.upper` turns them into upper bounds of the paper's three moduli of continuity.
+All are permutation equivariant maps of (dim, tokens) arrays in [0, 1]. The constants are in the 2-norm; Appendix C of
+theory-paper derives them. `Target.upper` turns them into upper bounds of the paper's three moduli of continuity.
 """
 
 import importlib.util

@@ -4,6 +4,7 @@ from looped.theory.constructions.base import Construction
 from looped.theory.constructions.lean import Lean
 from looped.theory.constructions.modulated import Modulated, ModulatedMinimal, ModulatedSqrt
 from looped.theory.constructions.paper import Paper
+from looped.theory.constructions.sqrt_multiset import ModulatedSqrtMultiset
 from looped.theory.constructions.stream import LeanHorner, LeanMultiset, LeanStream
 
 CONSTRUCTIONS: dict[str, type[Construction]] = {
@@ -17,5 +18,6 @@ CONSTRUCTIONS: dict[str, type[Construction]] = {
         Modulated,
         ModulatedMinimal,
         ModulatedSqrt,
+        ModulatedSqrtMultiset,
     )
 }

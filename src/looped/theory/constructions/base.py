@@ -67,7 +67,7 @@ class Construction(ABC):
     def sharpness(self) -> Fraction:
         """Return a lambda at which softmax changes no output: the contextual id is off by at most 1/4.
 
-        An attention step is off by at most (N-1) exp(-lambda). docs/theory.md derives the gains.
+        An attention step is off by at most (N-1) exp(-lambda). Section 9 of theory-paper derives the gains.
         """
         tokens, gain = self.grid.tokens, self.softmax_gain
         # Attention weights are computed in double precision, and the gain multiplies their rounding errors too.

@@ -65,6 +65,24 @@ def number_other_tokens(layer: FeedForward, grid: Grid, closed: Form | Number = 
     layer.add("best", -layer.relu(row("best")))
 
 
+def number_multiset(layer: FeedForward, grid: Grid, closed: Form | Number = 0) -> Form:
+    """Append (fetched id, tokens fetched before) to s in base S = B(N+1); six units, one round of Step 2.
+
+    The token's own round is left out of s, and its count goes to the row `own`. Return the form that reads the id
+    ((s N + own) B + z) of `grid.others_multiset_id`.
+    """
+    base, tokens, radix = grid.base, grid.tokens, grid.base * (grid.tokens + 1)
+    shut, bound = Form.of(closed), radix**tokens + radix
+    away = row("id") + row("gone") - row("best")  # 0 in the token's own round, at most -1 in every other
+    layer.add("gone", -4 * base * layer.relu(away + HALF - (base + 1) * shut))
+    longer = (radix - 1) * row("seq") + row("best") + base * row("count") - bound * shut
+    layer.add("seq", layer.relu(longer) - layer.relu(longer + bound * away))
+    layer.add("own", layer.relu(row("count") + tokens * away - 2 * tokens * shut))
+    layer.add("best", -layer.relu(row("best")))
+    layer.add("count", -layer.relu(row("count")))
+    return (tokens * row("seq") + row("own")) * base + row("id")
+
+
 def open_in_step_two(layer: FeedForward, grid: Grid) -> Form:
     """Let the row `closed` be 0 in the loops n-1..n+N-2 and 1 otherwise. Return the clock t + 1 = n c."""
     clock = grid.cells * row("c")

@@ -5,10 +5,10 @@ from typing import final
 from looped.theory.constructions import steps
 from looped.theory.constructions.base import Built, Construction
 from looped.theory.gadgets import shift_left
-from looped.theory.grid import Grid, Labels, labels_by_id, lean_id, lean_labels, others_multiset_id
+from looped.theory.grid import Grid, Labels, lean_id, lean_labels, multiset_labels, others_multiset_id
 from looped.theory.lemmas.horner import decode_horner, horner_start, read_by_horner
 from looped.theory.lemmas.streams import StreamCode, decode_stream, sample
-from looped.theory.network import HALF, FeedForward, Form, Number, row
+from looped.theory.network import FeedForward, Form, Number, row
 
 
 class _Streams(Construction):
@@ -87,33 +87,21 @@ class LeanMultiset(_Streams):
 
     def __init__(self, grid: Grid, num_bits: int = 8):
         super().__init__(grid, num_bits)
-        self.radix = radix = grid.base * (grid.tokens + 1)
+        radix = grid.base * (grid.tokens + 1)
         self.num_ids = grid.tokens * radix ** (grid.tokens - 1) * grid.base
         self.loops = self.quiet_loops + num_bits * (self.num_ids - 1) + 1
         self.code_bits = num_bits * self.num_ids
         self.softmax_gain = 2 * self.code_bits * (radix**grid.tokens + 3 * radix)
 
     def build(self, labels: Labels, epsilon: Number, sharpness: Number | None = None) -> Built:
-        grid, q, radix = self.grid, self.num_bits, self.radix
-        base, tokens = grid.base, grid.tokens
-        known = labels_by_id(grid, labels, others_multiset_id)
-        unused = next(iter(known.values()))  # most ids are never reached and may have any label
-        table = [known.get(k, unused) for k in range(self.num_ids)]
-        codes = [StreamCode.of(column, q) for column in zip(*table, strict=True)]
+        grid, q = self.grid, self.num_bits
+        codes = [StreamCode.of(column, q) for column in zip(*multiset_labels(grid, labels), strict=True)]
         encode = steps.start_rows(grid, "closed", "count", "own", per_output=("beta", "out"))
         layer = FeedForward(tuple(encode))
         steps.count_thresholds(layer, grid, epsilon)
         clock = steps.open_in_step_two(layer, grid)
-        closed, bound = row("closed"), radix**tokens + radix
-        away = row("id") + row("gone") - row("best")  # 0 in the token's own round, at most -1 in every other
-        layer.add("gone", -4 * base * layer.relu(away + HALF - (base + 1) * closed))
-        longer = (radix - 1) * row("seq") + row("best") + base * row("count") - bound * closed
-        layer.add("seq", layer.relu(longer) - layer.relu(longer + bound * away))
-        layer.add("own", layer.relu(row("count") + tokens * away - 2 * tokens * closed))
-        layer.add("best", -layer.relu(row("best")))
-        layer.add("count", -layer.relu(row("count")))
+        index = steps.number_multiset(layer, grid, closed=row("closed"))
 
-        index = (tokens * row("seq") + row("own")) * base + row("id")
         betas, outs = steps.per_coordinate(grid, "beta", "out")
         sample(layer, betas, outs, q * index - (clock - 1 - self.quiet_loops), q, exact=True)
         for beta, code in zip(betas, codes, strict=True):

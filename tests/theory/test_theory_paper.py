@@ -1,0 +1,30 @@
+"""The paper in theory-paper/ names functions and tests: every name exists."""
+
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = "".join(path.read_text() for path in sorted((ROOT / "theory-paper" / "sections").glob("*.tex")))
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"\\fn\{([\w.]+)\}", TEXT))))
+def test_paper_names_an_object_that_exists(name):
+    assert pkgutil.resolve_name(f"looped.theory.{name}") is not None
+
+
+def test_paper_names_tests_that_exist():
+    named = set(re.findall(r"\\test\{(\w+)\}", TEXT))
+    files = (ROOT / "tests").rglob("test_*.py")
+    defined = {name for path in files for name in re.findall(r"def (test_\w+)", path.read_text())}
+    assert len(named) > 40
+    assert named <= defined
+
+
+def test_paper_names_code_and_tests_for_every_theorem():
+    """Between a theorem of the results and the next one stands a line with its function and its tests."""
+    results = (ROOT / "theory-paper" / "sections" / "results.tex").read_text()
+    for statement in results.split("\\begin{theorem}")[1:]:
+        assert "\\code{" in statement, statement[:60]
