@@ -1,4 +1,4 @@
-"""When two measurements agree: shares by Fisher's exact test, means by their distance."""
+"""When two measurements agree: proportions by Fisher's exact test, means by their distance."""
 
 from fractions import Fraction
 

@@ -88,10 +88,10 @@ def picture(about: dict[str, Any]) -> str:
 
     One legend serves all of them, so no colour comes twice in it. A line that is alone in its chart is in no legend.
     """
-    from looped.experiments.report.cells import measure_named
+    from looped.experiments.metrics import metric_named
     from looped.viz.plots import INK, PALETTE, Lines, Series, draw
 
-    rows, measure = about["rows"], measure_named(about["metric"])
+    rows, metric = about["rows"], metric_named(about["metric"])
     loops = [row["loop"] for row in rows]
     trained = (about["trained_loops"],) if about["trained_loops"] < len(rows) else ()
 
@@ -106,7 +106,7 @@ def picture(about: dict[str, Any]) -> str:
 
     sizes = [line(name, place, [row[name] for row in rows]) for place, name in enumerate(("state", "change"))]
     charts = [
-        chart("Answers", measure.label, alone(about["metric"]), y_range=measure.axis),
+        chart("Answers", metric.label, alone(about["metric"]), y_range=metric.axis_range),
         chart("Size of the state, and its change as a share", "root mean square", *sizes, y_scale="log"),
         chart("What a small change of the input becomes", "continuity coefficient", alone("continuity"), y_scale="log"),
     ]  # fmt: skip
