@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from looped.config import differences
 from looped.experiments.records import Record, seedless_key
 from looped.experiments.report.charts import further_charts, main_charts
-from looped.experiments.report.compare import CellResult, cell_results
+from looped.experiments.report.compare import CellResult, distinct_results
 from looped.experiments.report.tables import (
     SIGNS,
     Table,
@@ -100,7 +100,7 @@ def build_report(
     tables, studies, small, missing = [], [], [], []
     for name in dict.fromkeys(SAME_TABLE.get(one.id, one.id) for one in chosen):
         group = [one for one in chosen if SAME_TABLE.get(one.id, one.id) == name]
-        found = {one: cell_results(one, records) for one in group}
+        found = distinct_results(group, records)
         if not any(found.values()):
             missing.append(group[0].title)
         elif group[0].is_study:
@@ -207,7 +207,7 @@ def _paper_table(group: Sequence[Experiment], results: list[CellResult], texts: 
     charts = main_charts(first.id, cells, results, with_paper=first.is_full_size)
     rows = list(dict.fromkeys(one.cell.row for one in results))
     alike = len(charts) == len(rows)
-    tables = [rows_table([row], cells, results) for row in rows] if alike else [rows_table(rows, cells, results)]
+    tables = [rows_table(each, cells, results, compact=True) for each in ([[row] for row in rows] if alike else [rows])]
     titles = rows if alike and len(rows) > 1 else [chart.title for chart in charts]
     return Section(
         first.id,

@@ -104,6 +104,22 @@ def cell_results(experiment: Experiment, records: Mapping[str, Record]) -> list[
     return results
 
 
+def distinct_results(
+    group: Sequence[Experiment], records: Mapping[str, Record]
+) -> dict[Experiment, list[CellResult]]:
+    """Return the results of several experiments; a cell that two scales share counts for the first of them."""
+    seen: set[tuple[str, ...]] = set()
+    found: dict[Experiment, list[CellResult]] = {}
+    for one in group:
+        keyed = {
+            (result.cell.name, *(record.key for record in result.records)): result
+            for result in cell_results(one, records)
+        }
+        found[one] = [result for key, result in keyed.items() if key not in seen]
+        seen |= keyed.keys()
+    return found
+
+
 def runs_by_config(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Group records that differ only in their seed, in the order of their seeds."""
     groups: dict[str, list[Record]] = {}

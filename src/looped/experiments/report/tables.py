@@ -40,12 +40,14 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Entry | str]], caption: 
     return Table(tuple(head), tuple(entries), caption)
 
 
-def result_entry(one: CellResult | None) -> Entry:
-    """Return a number with its interval and the mark of its verdict."""
+def result_entry(one: CellResult | None, *, compact: bool = False) -> Entry:
+    """Return a number with its interval and the mark of its verdict; `compact` shortens the interval to `±0.6`."""
     if one is None:
         return Entry("")
     seeds = f", {len(one.records)} seeds" if len(one.records) > 1 else ""
     interval = one.metric.show_interval(one.low, one.high)
+    if compact and one.low is not None and one.high is not None:
+        interval = f"±{one.metric.show(max(one.high - one.value, one.value - one.low), unit=False)}"
     mark = {"agrees": "agrees", "inconclusive": "inconclusive"}.get(one.verdict or "", "")
     if one.verdict == "differs":
         mark = "better" if one.is_better else "worse"
@@ -66,10 +68,12 @@ def recipes_of(results: Iterable[CellResult]) -> list[str]:
     return sorted(names, key=lambda name: RECIPE_ORDER.index(name) if name in RECIPE_ORDER else len(RECIPE_ORDER))
 
 
-def rows_table(rows: Sequence[str], cells: Sequence[Cell], results: Sequence[CellResult]) -> Table:
+def rows_table(
+    rows: Sequence[str], cells: Sequence[Cell], results: Sequence[CellResult], *, compact: bool = False
+) -> Table:
     """Return the models of some rows of the paper: its number, and ours with one column per recipe."""
     recipes = recipes_of(results)
-    found = {(one.cell.name, one.cell.recipe): one for one in results}
+    found = {(one.cell.name, one.cell.recipe): one for one in reversed(results)}  # the first scale wins
     lines = []
     for name in dict.fromkeys(cell.name for cell in cells if cell.row in rows):
         cell = next(cell for cell in cells if cell.name == name)
@@ -77,7 +81,7 @@ def rows_table(rows: Sequence[str], cells: Sequence[Cell], results: Sequence[Cel
         paper = paper_text(cell)
         if not (paper or any(of_cell)):
             continue
-        lines.append((cell.column if len(rows) == 1 else cell.label, paper, *map(result_entry, of_cell)))
+        lines.append((cell.column if len(rows) == 1 else cell.label, paper, *(result_entry(one, compact=compact) for one in of_cell)))
     return _table(("", "paper", *(f"ours, {recipe}" if recipe else "ours" for recipe in recipes)), lines)
 
 
