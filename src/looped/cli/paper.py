@@ -128,11 +128,12 @@ def _list(command: ListCommand) -> None:
         return
 
     from looped.experiments.scales import estimated_seconds
+    from looped.experiments.spec import check_scale
 
     rows = [("id", "cells", "runs", "work", "title")]
     for one in listed:
         configs = one.configs()
-        seconds = sum(estimated_seconds(config, one.scale) for config in configs)
+        seconds = sum(estimated_seconds(config, check_scale(command.scale)) for config in configs)
         rows.append((one.id, str(len(one.cells)), str(len(configs)), duration(seconds), one.title))
     lines = aligned(rows, "<>>><")
     on = "one CPU core" if listed[0].scale in ("smoke", "laptop") else "one H200"

@@ -24,7 +24,7 @@ class Metric:
         return f"{value:.2f}" if abs(value) >= 10 else f"{value:.3g}"
 
     def show_interval(self, low: float | None, high: float | None) -> str:
-        """Return `91.9 to 94.1`, without a unit, or nothing if there is no interval."""
+        """Return `91.9 to 94.1`, without a unit; an empty text if an end is missing."""
         if low is None or high is None:
             return ""
         return f"{self.show(low, unit=False)} to {self.show(high, unit=False)}"

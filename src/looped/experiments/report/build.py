@@ -78,8 +78,10 @@ class Report:
     """runs that belong to no experiment"""
     missing: tuple[str, ...]
     """titles of experiments without any result"""
-    written: str = ""
+    written: str
     """the date of the findings"""
+    is_of_paper: bool
+    """False for a user's own runs"""
 
 
 def build_report(
@@ -120,6 +122,7 @@ def build_report(
         other_runs_table(others, chosen) if others else None,
         tuple(missing),
         _text(texts, "about", "written"),
+        experiments is not None,
     )
 
 

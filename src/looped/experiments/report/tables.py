@@ -32,12 +32,11 @@ class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     """the first entry of a row is its heading"""
-    caption: str = ""
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[Entry | str]], caption: str = "") -> Table:
+def _table(head: Sequence[str], rows: Iterable[Sequence[Entry | str]]) -> Table:
     entries = (tuple(Entry(each) if isinstance(each, str) else each for each in row) for row in rows)
-    return Table(tuple(head), tuple(entries), caption)
+    return Table(tuple(head), tuple(entries))
 
 
 def result_entry(one: CellResult | None, *, compact: bool = False) -> Entry:
@@ -71,18 +70,20 @@ def recipes_of(results: Iterable[CellResult]) -> list[str]:
 def rows_table(
     rows: Sequence[str], cells: Sequence[Cell], results: Sequence[CellResult], *, compact: bool = False
 ) -> Table:
-    """Return the models of some rows of the paper: its number, and ours with one column per recipe."""
-    recipes = recipes_of(results)
+    """Return the models of some rows: the paper's number if there is one, and ours with one column per recipe."""
+    shown = [cell for cell in cells if cell.row in rows]
+    recipes = recipes_of(one for one in results if one.cell.row in rows)
     found = {(one.cell.name, one.cell.recipe): one for one in reversed(results)}  # the first scale wins
+    has_paper = any(cell.paper is not None for cell in shown)
     lines = []
-    for name in dict.fromkeys(cell.name for cell in cells if cell.row in rows):
-        cell = next(cell for cell in cells if cell.name == name)
+    for name, cell in {cell.name: cell for cell in reversed(shown)}.items():
         of_cell = [found.get((name, recipe)) for recipe in recipes]
-        paper = paper_text(cell)
-        if not (paper or any(of_cell)):
-            continue
-        lines.append((cell.column if len(rows) == 1 else cell.label, paper, *(result_entry(one, compact=compact) for one in of_cell)))
-    return _table(("", "paper", *(f"ours, {recipe}" if recipe else "ours" for recipe in recipes)), lines)
+        if cell.paper is not None or any(of_cell):
+            label = cell.column if len(rows) == 1 else cell.label
+            paper = [paper_text(cell)] if has_paper else []
+            lines.append((label, *paper, *(result_entry(one, compact=compact) for one in of_cell)))
+    head = ("", *(["paper"] if has_paper else []), *(f"ours, {recipe}" if recipe else "ours" for recipe in recipes))
+    return _table(head, reversed(lines))
 
 
 def matrix(cells: Sequence[Cell], results: Sequence[CellResult]) -> Table:
