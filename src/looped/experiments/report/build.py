@@ -8,7 +8,6 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from looped.config import differences
 from looped.experiments.records import Record, seedless_key
 from looped.experiments.report.charts import further_charts, main_charts
 from looped.experiments.report.compare import CellResult, distinct_results
@@ -24,6 +23,7 @@ from looped.experiments.report.tables import (
     recipes_of,
     rows_table,
     runs_table,
+    settings_table,
 )
 from looped.experiments.spec import SCALE_TEXT, Cell, Experiment, Scale
 from looped.experiments.tables import EXPERIMENTS, SAME_TABLE, experiment
@@ -170,27 +170,20 @@ def reported_experiments(
 def own_experiments(records: Iterable[Record]) -> list[Experiment]:
     """Return an experiment per problem for runs that belong to no table.
 
-    The columns are the models; the rows are the settings in which the runs of the problem differ.
+    The columns are the models. A second run of a model with other settings is in the row `variant 2`, and so on.
     """
-    problems: dict[str, list[Record]] = {}
-    for record in records:
-        name = f"{record.config.task.name}, {problem_name(record.config)}"
-        problems.setdefault(name, []).append(record)
-    return [_own_experiment(name, runs, index) for index, (name, runs) in enumerate(problems.items())]
-
-
-def _own_experiment(name: str, runs: Sequence[Record], index: int) -> Experiment:
-    first = runs[0].config
-    changes = [differences(run.config, first) for run in runs]
-    varying = {field for each in changes for field in each} - {"seed", "model.block", "model.num_loops"}
-    cells: dict[str, Cell] = {}
-    for run in runs:
-        model = run.config.model
-        values = {field: differences(run.config, first).get(field) for field in sorted(varying)}
-        row = ", ".join(f"{field} {pair[0]}" for field, pair in values.items() if pair) or problem_name(run.config)
+    problems: dict[str, dict[str, Cell]] = {}
+    for record in sorted(records, key=lambda record: record.config.model.num_loops):
+        config, model = record.config, record.config.model
+        cells = problems.setdefault(f"{config.task.name}, {problem_name(config)}", {})
         column = "standard" if model.block == "standard" else f"{model.block} r={model.num_loops}"
-        cells.setdefault(seedless_key(run.config), Cell(row, column, run.config))
-    return Experiment(f"runs-{index}", name, "", None, tuple(cells.values()))
+        number = 1 + sum(cell.column == column for cell in cells.values())
+        row = problem_name(config) if number == 1 else f"variant {number}"
+        cells.setdefault(seedless_key(config), Cell(row, column, config))
+    return [
+        Experiment(f"runs-{index}", name, "", None, tuple(cells.values()))
+        for index, (name, cells) in enumerate(problems.items())
+    ]
 
 
 def read_findings(folder: Path) -> dict[str, dict[str, str]]:
@@ -221,7 +214,7 @@ def _paper_table(group: Sequence[Experiment], results: list[CellResult], texts: 
         tuple(results),
         _panels(first, charts, titles, tables, legend=len(charts) < 3),
         comparison_table(results),
-        (("All runs", runs_table(results)),),
+        (("All runs", runs_table(results)), *([] if first.scale else [("Settings", settings_table(results))])),
         _panels(first, charts := further_charts(results), [chart.title for chart in charts], prefix="further"),
     )
 

@@ -76,14 +76,14 @@ def rows_table(
     found = {(one.cell.name, one.cell.recipe): one for one in reversed(results)}  # the first scale wins
     has_paper = any(cell.paper is not None for cell in shown)
     lines = []
-    for name, cell in {cell.name: cell for cell in reversed(shown)}.items():
+    for name, cell in {cell.name: cell for cell in shown}.items():
         of_cell = [found.get((name, recipe)) for recipe in recipes]
         if cell.paper is not None or any(of_cell):
             label = cell.column if len(rows) == 1 else cell.label
             paper = [paper_text(cell)] if has_paper else []
             lines.append((label, *paper, *(result_entry(one, compact=compact) for one in of_cell)))
     head = ("", *(["paper"] if has_paper else []), *(f"ours, {recipe}" if recipe else "ours" for recipe in recipes))
-    return _table(head, reversed(lines))
+    return _table(head, lines)
 
 
 def matrix(cells: Sequence[Cell], results: Sequence[CellResult]) -> Table:
@@ -152,6 +152,17 @@ def runs_table(results: Sequence[CellResult]) -> Table:
                 record.note,
             ))  # fmt: skip
     return _table(head, lines)
+
+
+def settings_table(results: Sequence[CellResult]) -> Table:
+    """Return the settings in which the runs differ from the first of them."""
+    first = results[0].cell.config
+    lines = []
+    for one in results:
+        changes = differences(replace(one.cell.config, seed=first.seed), first)
+        texts = (f"{name} {ours} (first: {other})" for name, (ours, other) in changes.items())
+        lines.append((one.cell.label, "; ".join(texts)))
+    return _table(("run", "differences from the first run"), lines)
 
 
 def _short_commit(commit: str | None) -> str:
