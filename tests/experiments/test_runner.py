@@ -140,7 +140,7 @@ def test_the_progress_shows_what_the_cells_show(name, patterns, tmp_path, capsys
     assert {(label, number) for label, _, number in lines} == {
         (f"{row['row']}, {row['column']}", row["state"]) for row in rows
     }
-    kind = {"table2": "squared error / dimensions", "table3": "perplexity", "loops": "accuracy"}[name]
+    kind = {"table2": "squared error per dimension", "table3": "perplexity", "loops": "accuracy"}[name]
     assert [measure for _, measure, _ in lines] == [kind] * len(rows)
 
 
