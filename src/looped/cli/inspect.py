@@ -89,10 +89,10 @@ def picture(about: dict[str, Any]) -> str:
 
     All charts share one legend, so each colour is used once. A chart with a single line needs no entry.
     """
-    from looped.experiments.report.cells import measure_named
+    from looped.experiments.metrics import metric_named
     from looped.viz.plots import INK, PALETTE, Lines, Series, draw
 
-    rows, measure = about["rows"], measure_named(about["metric"])
+    rows, metric = about["rows"], metric_named(about["metric"])
     loops = [row["loop"] for row in rows]
     trained = (about["trained_loops"],) if about["trained_loops"] < len(rows) else ()
 
@@ -107,7 +107,7 @@ def picture(about: dict[str, Any]) -> str:
 
     sizes = [line(name, place, [row[name] for row in rows]) for place, name in enumerate(("state", "change"))]
     charts = [
-        chart("Answers", measure.label, alone(about["metric"]), y_range=measure.axis),
+        chart("Answers", metric.label, alone(about["metric"]), y_range=metric.axis_range),
         chart("Size of the state, and its change as a share", "root mean square", *sizes, y_scale="log"),
         chart("What a small change of the input becomes", "continuity coefficient", alone("continuity"), y_scale="log"),
     ]  # fmt: skip
