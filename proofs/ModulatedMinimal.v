@@ -1,121 +1,20 @@
-(** * The block [modulated-minimal], end to end
+(** * The block [modulated-minimal] is exact, end to end
 
-    One time-modulated block with 2d+7 rows, two heads of size 1 and width 2d+6 ([lean.modulated_minimal_block] of the
-    Python package).  Step 1 counts, for every coordinate, the thresholds k/n that it has passed; Step 2 runs N rounds
-    of "fetch the largest id that is left, count the tokens that are gone"; Step 3 walks through all realizable ids in
-    increasing order and adds the difference of two consecutive labels once the own id is reached.
+    Step 1 counts, for every coordinate, the thresholds k/n that it has passed; Step 2 runs N rounds of "fetch the largest
+    id that is left, count the tokens that are gone"; Step 3 walks through all realizable ids in increasing order and adds
+    the difference of two consecutive labels once the own id is reached.
 
-    The theorem [block_exact]: for all d >= 1, N >= 1, n >= 2, every epsilon = 1/slope > 0, all real inputs whose entries
-    lie in [b/n, (b+1)/n - epsilon] for some cell b < n, and every strictly increasing table of ids that contains the
-    [multiset_id] of each token, the network returns the label that the table holds for that id, exactly.  Equal tokens
-    are included. *)
+    [block_exact]: for all d, N, all n >= 2, every epsilon = 1/slope > 0, every table of real labels and all real inputs
+    with entries in [b/n, (b+1)/n - epsilon] for some cells b < n, the network returns for every token the label of its
+    multiset and its own id, exactly.  Equal tokens are included.  [block_represents]: so, for every permutation
+    equivariant f, it returns f at the representatives of the cells.  [block_loops_count]: it takes
+    n-1 + N + R-1 loops, R = B * binomial(B+N-2, N-1), B = n^d. *)
 From Coq Require Import List ZArith Reals Lra Lia Arith Permutation Sorted Bool.
-From Looped Require Import Network Reals Ids.
+From Looped Require Import Network Reals Ids Table MinimalNetwork.
 Import ListNotations.
-
-(** ** The network *)
-
-Inductive row := X (i : nat) | C | Id | Gone | One | Best | Seq | Count | Out (i : nat).
-Inductive unit := Near (i : nat) | Past (i : nat) | Chosen | Fetched | Counted | Digits | Reach | Reached.
-
-Definition same_row (a b : row) : {a = b} + {a <> b}.
-Proof. decide equality; apply Nat.eq_dec. Defined.
-
-Section Definition_of_the_block.
-Context {F : numbers}.
-Variables (d N n : nat) (slope : F) (known : list (nat * list F)).
-Let B := n ^ d.
-Let S_ := radix B N.
-Let half : F := inv (of_Z 2).
-Let quarter : F := inv (of_Z 4).
-Local Open Scope number_scope.
-
-Definition lead := (n - 1 + N)%nat.
-Definition block_loops := (lead + (length known - 1))%nat.
-Definition id_at (j : nat) : nat := fst (nth j known (0, [])).
-Definition label_at (j i : nat) : F := nth i (snd (nth j known (0, []))) zero.
-
-(** The row c, loop by loop: k/n, idle, then the ids less 1/4. *)
-Definition threshold (t : nat) : F :=
-  if (t <? n - 1)%nat then #(t + 1) * inv #n
-  else if t <? lead then zero
-  else if t <? block_loops then #(id_at (t - lead + 1)) - quarter
-  else zero.
-
-Definition block_eta (t : nat) (r : row) : F :=
-  match r with
-  | Id => if (t <? n - 1)%nat then one else zero
-  | Gone | Seq => if ((n - 1 <=? t) && (t <? lead))%nat then one else zero
-  | Out i => if t <? lead then zero else label_at (t - lead + 1) i - label_at (t - lead) i
-  | C => if (t + 1 <? block_loops)%nat then threshold (t + 1) - threshold t else zero
-  | _ => one
-  end.
-
-Definition block_argument (u : unit) : form F row :=
-  match u with
-  | Near i => Form [(slope, X i); (opp slope, C)] one
-  | Past i => Form [(slope, X i); (opp slope, C)] zero
-  | Chosen => Form [(one, Id); (one, Gone); (opp one, Best)] half
-  | Fetched => reads Best
-  | Counted => reads Count
-  | Digits => reads Seq
-  | Reach => Form [(of_Z 2 * #(S_ ^ N), Id); (of_Z 2, Seq); (of_Z (-2), C)] one
-  | Reached => Form [(of_Z 2 * #(S_ ^ N), Id); (of_Z 2, Seq); (of_Z (-2), C)] zero
-  end.
-
-Definition block_update (r : row) : form F unit :=
-  match r with
-  | C => constant one
-  | Id => Form (flat_map (fun i => [(#(n ^ (d - 1 - i)), Near i); (opp #(n ^ (d - 1 - i)), Past i)]) (seq 0 d)) zero
-  | Gone => Form [(of_Z (-4) * #B, Chosen)] zero
-  | Best => Form [(opp one, Fetched)] zero
-  | Seq => Form [(#S_ - one, Digits); (one, Fetched); (#B, Counted)] zero
-  | Count => Form [(opp one, Counted)] zero
-  | Out _ => Form [(one, Reach); (opp one, Reached)] zero
-  | X _ | One => constant zero
-  end.
-
-Definition block_heads : list (head F row) :=
-  [Head (reads Id) (Form [(one, Id); (one, Gone)] zero) (reads One) Best;
-   Head (Form [(opp #N * inv (of_Z 2 * #B), Gone)] zero) (constant zero) (constant zero) Count].
-
-Definition block_encode (r : row) : form F nat :=
-  match r with
-  | X i => reads i
-  | C => constant (inv #n)
-  | One => constant one
-  | Out i => constant (label_at 0 i)
-  | _ => constant zero
-  end.
-
-Definition modulated_minimal : network F row unit := {|
-  rows := map X (seq 0 d) ++ [C; Id; Gone; One; Best; Seq; Count] ++ map Out (seq 0 d);
-  Network.same_row := same_row;
-  units := flat_map (fun i => [Near i; Past i]) (seq 0 d) ++ [Chosen; Fetched; Counted; Digits; Reach; Reached];
-  encode := block_encode;
-  heads := block_heads;
-  argument := block_argument;
-  update := block_update;
-  eta := block_eta;
-  decode := map (fun i => reads (Out i)) (seq 0 d);
-  loops := block_loops
-|}.
-
-Lemma block_size : (num_rows modulated_minimal = 2 * d + 7 /\ width modulated_minimal = 2 * d + 6 /\
-  num_heads modulated_minimal = 2)%nat.
-Proof.
-  unfold num_rows, width, num_heads. cbn [rows units heads modulated_minimal block_heads].
-  rewrite !app_length, !map_length, !seq_length.
-  assert (E : forall l, (length (flat_map (fun i => [Near i; Past i]) l) = 2 * length l)%nat)
-    by (induction l as [|a l I]; cbn in *; lia).
-  rewrite E, seq_length. cbn. lia.
-Qed.
-End Definition_of_the_block.
-
-(** ** The theorem *)
+Local Open Scope R_scope.
 
 Section Exactness.
-Open Scope R_scope.
 Variables (d N n : nat) (slope : R) (known : list (nat * list R)).
 Hypothesis n_two : (2 <= n)%nat.
 Hypothesis slope_pos : 0 < slope.
@@ -123,168 +22,7 @@ Let B := (n ^ d)%nat.
 Let S_ := radix B N.
 Let net := @modulated_minimal reals d N n slope known.
 
-Lemma B_pos : (1 <= B)%nat.
-Proof. unfold B. pose proof (Nat.pow_nonzero n d). lia. Qed.
-
-Lemma B_real : 1 <= INR B.
-Proof. apply (le_INR 1). apply B_pos. Qed.
-
-(** *** One loop, for any state whose rows best and count are empty *)
-
-Lemma in_rows : forall r, In r (rows net) <-> match r with X i | Out i => (i < d)%nat | _ => True end.
-Proof.
-  intros r. cbn [rows net modulated_minimal]. rewrite !in_app_iff, !in_map_iff.
-  destruct r as [i| | | | | | | |i]; cbn; split; intros H; try tauto.
-  - destruct H as [[j [[= ->] Hj]]|[H|[j [H _]]]]; [apply in_seq in Hj; lia| |easy].
-    repeat (destruct H as [H|H]; [easy|]). easy.
-  - left. exists i. split; [reflexivity|]. apply in_seq. lia.
-  - destruct H as [[j [H _]]|[H|[j [[= ->] Hj]]]]; [easy| |apply in_seq in Hj; lia].
-    repeat (destruct H as [H|H]; [easy|]). easy.
-  - right. right. exists i. split; [reflexivity|]. apply in_seq. lia.
-Qed.
-
-(** T(x) = relu(x + 1) - relu(x): 1 for x >= 0 and 0 for x <= -1. *)
-Definition T (x : R) : R := @relu reals (x + 1) - @relu reals x.
-
-Lemma T_one : forall x, 0 <= x -> T x = 1.
-Proof. intros x H. unfold T. rewrite !relu_pos by lra. lra. Qed.
-Lemma T_zero : forall x, x <= -1 -> T x = 0.
-Proof. intros x H. unfold T. rewrite !relu_neg by lra. lra. Qed.
-
-Section One_loop.
-Context {A : Type}.
-Variables (tokens : list A) (g : A -> row -> R) (z : A -> nat) (away : A -> bool) (best : nat).
-Hypothesis below : forall a, In a tokens -> (z a < B)%nat.
-Hypothesis g_id : forall a, In a tokens -> g a Id = INR (z a).
-Hypothesis g_gone : forall a, In a tokens -> g a Gone = if away a then - 2 * INR B else 0.
-Hypothesis g_one : forall a, In a tokens -> g a One = 1.
-Hypothesis g_best : forall a, In a tokens -> g a Best = 0.
-Hypothesis g_count : forall a, In a tokens -> g a Count = 0.
-Hypothesis length_N : length tokens = N.
-(* [best] is the id of a token that is not gone, unless all are gone, and no such token has a larger one *)
-Hypothesis best_is : exists w, In w tokens /\ z w = best /\
-  forall a, In a tokens -> (away a = away w /\ (z a <= z w)%nat) \/ (away a = true /\ away w = false).
-
-Definition attended (a : A) (r : row) : R :=
-  match r with Best => INR best | Count => INR (length (filter away tokens)) | _ => g a r end.
-
-Lemma same_key : forall a w, In a tokens -> In w tokens ->
-  INR (z a) + g a Gone = INR (z w) + g w Gone -> z a = z w.
-Proof.
-  intros a w Ha Hw E. rewrite !g_gone in E by assumption.
-  pose proof (lt_INR _ _ (below a Ha)). pose proof (lt_INR _ _ (below w Hw)).
-  pose proof (pos_INR (z a)). pose proof (pos_INR (z w)).
-  destruct (away a), (away w); try lra; apply INR_eq; lra.
-Qed.
-
-Lemma fetch : forall a, In a tokens ->
-  attend net (Head (reads Id) (Form [(one, Id); (one, Gone)] zero) (reads One) Best)
-    (map (fun b => map (g b) (rows net)) tokens) (map (g a) (rows net)) = INR best.
-Proof.
-  intros a Ha. destruct best_is as [w [Hw [Ew Hmax]]].
-  rewrite (attend_by_rows net tokens g _ _ (fun b => INR (z b) + g b Gone) (fun b => INR (z b))).
-  - rewrite (attend_largest tokens (fun b => INR (z b) + g b Gone) (fun b => INR (z b)) w Hw); [now rewrite Ew| |].
-    + intros b Hb. rewrite !g_gone by assumption. pose proof (lt_INR _ _ (below b Hb)).
-      pose proof (pos_INR (z w)). pose proof B_real. destruct (Hmax b Hb) as [[-> L]|[-> ->]]; cbv iota; [apply le_INR in L|]; lra.
-    + intros b Hb E. f_equal. now apply same_key.
-  - intros b Hb. unfold eval, reads. cbn [fold_right terms const fst snd key query].
-    rewrite !read_map by (now apply in_rows). rewrite g_id, g_one by assumption. numerals. lra.
-  - intros b Hb. unfold eval, reads. cbn [fold_right terms const fst snd value].
-    rewrite read_map by (now apply in_rows). rewrite g_id by assumption. numerals. lra.
-Qed.
-
-Lemma count : forall a, In a tokens ->
-  attend net (Head (Form [(mul (opp (of_Z (Z.of_nat N))) (inv (mul (of_Z 2) (of_Z (Z.of_nat B)))), Gone)] zero)
-                (constant zero) (constant zero) Count)
-    (map (fun b => map (g b) (rows net)) tokens) (map (g a) (rows net)) = INR (length (filter away tokens)).
-Proof.
-  intros a Ha. rewrite (attend_by_rows net tokens g _ _ (fun _ => 0) (fun b => if away b then INR N else 0)).
-  - rewrite (attend_mean tokens _ _ 0).
-    + rewrite length_N.
-      assert (1 <= N)%nat by (rewrite <- length_N; destruct tokens; [easy|cbn; lia]).
-      assert (1 <= INR N) by (apply (le_INR 1); assumption).
-      assert (E : forall l, @sum reals (map (fun b => if away b then INR N else 0) l) = INR (length (filter away l)) * INR N).
-      { induction l as [|b l I]; [cbn; lra|]. cbn [map sum fold_right filter]. unfold sum in I. numerals. rewrite I.
-        destruct (away b); [cbn [length]; rewrite S_INR|]; lra. }
-      rewrite E. numerals. field. lra.
-    + reflexivity.
-  - intros b Hb. unfold eval, constant. cbn. lra.
-  - intros b Hb. unfold eval. cbn [fold_right terms const fst snd value].
-    rewrite read_map by (now apply in_rows). rewrite g_gone by assumption. rewrite !of_nat_INR. numerals.
-    pose proof B_real. destruct (away b); [field; lra|lra].
-Qed.
-
-Definition next (t : nat) (a : A) (r : row) : R :=
-  match r with
-  | X i => g a (X i)
-  | C => g a C + eta net t C
-  | Id => g a Id + eta net t Id *
-            @sum reals (map (fun i => INR (n ^ (d - 1 - i)) * T (slope * (g a (X i) - g a C))) (seq 0 d))
-  | Gone => g a Gone + eta net t Gone *
-              (- 4 * INR B * @relu reals (g a Id + g a Gone - INR best + / 2))
-  | One => 1
-  | Best => 0
-  | Seq => g a Seq + eta net t Seq *
-             ((INR S_ - 1) * @relu reals (g a Seq) + INR best + INR B * INR (length (filter away tokens)))
-  | Count => 0
-  | Out i => g a (Out i) + eta net t (Out i) *
-               T (2 * (INR (S_ ^ N) * g a Id + g a Seq - g a C))
-  end.
-
-Lemma one_loop : forall t,
-  loop net t (map (fun a => map (g a) (rows net)) tokens) = map (fun a => map (next t a) (rows net)) tokens.
-Proof.
-  intros t. apply (loop_by_rows net tokens g attended (next t)).
-  - intros a r Ha Hr. unfold heard. cbn [heads net modulated_minimal block_heads map sum fold_right into Network.same_row].
-    fold B. rewrite fetch, count by assumption.
-    destruct r; cbn -[INR length filter]; numerals; rewrite ?g_best, ?g_count by assumption; lra.
-  - intros a r Ha Hr.
-    assert (Hid : forall u, hidden net (map (attended a) (rows net)) u =
-      @relu reals (eval (block_argument d N n slope u) (read net (map (attended a) (rows net))))) by reflexivity.
-    assert (Rd : forall q, In q (rows net) -> read net (map (attended a) (rows net)) q = attended a q)
-      by (intros; now apply read_map).
-    assert (Hbest : hidden net (map (attended a) (rows net)) Fetched = INR best).
-    { rewrite Hid. unfold eval, reads. cbn [block_argument fold_right terms const fst snd reads].
-      rewrite Rd by (now apply in_rows). cbn [attended]. numerals.
-      pose proof (pos_INR best). rewrite relu_pos; lra. }
-    assert (Hcount : hidden net (map (attended a) (rows net)) Counted = INR (length (filter away tokens))).
-    { rewrite Hid. unfold eval, reads. cbn [block_argument fold_right terms const fst snd reads].
-      rewrite Rd by (now apply in_rows). cbn [attended]. numerals.
-      pose proof (pos_INR (length (filter away tokens))). rewrite relu_pos; lra. }
-    assert (Hdigits : hidden net (map (attended a) (rows net)) Digits = @relu reals (g a Seq)).
-    { rewrite Hid. unfold eval, reads. cbn [block_argument fold_right terms const fst snd reads].
-      rewrite Rd by (now apply in_rows). cbn [attended]. numerals. f_equal. lra. }
-    destruct r; cbn [next attended update net modulated_minimal block_update eta];
-      unfold eval, constant; cbn [fold_right terms const fst snd];
-      rewrite ?Hbest, ?Hcount, ?Hdigits, ?Hid; unfold eval, reads;
-      cbn [block_argument fold_right terms const fst snd]; rewrite ?Rd by (now apply in_rows);
-      cbn [attended]; rewrite ?of_nat_INR; fold B; fold S_; numerals.
-    + lra.
-    + lra.
-    + f_equal. f_equal.
-      assert (Below : forall i, In i (seq 0 d) -> (i < d)%nat) by (intros i Hi; apply in_seq in Hi; lia). clear Hr.
-      induction (seq 0 d) as [|i l I]; [reflexivity|]. cbn [flat_map fold_right map sum app fst snd].
-      unfold sum in I. rewrite I by (intros; apply Below; now right). rewrite !Hid. unfold eval.
-      cbn [block_argument fold_right terms const fst snd].
-      rewrite !Rd by (apply in_rows; exact Logic.I || apply Below; now left).
-      cbn [attended]. rewrite of_nat_INR. unfold T. numerals.
-      replace (slope * g a (X i) + (-1 * slope * g a C + 1)) with (slope * (g a (X i) - g a C) + 1) by lra.
-      replace (slope * g a (X i) + (-1 * slope * g a C + 0)) with (slope * (g a (X i) - g a C)) by lra. ring.
-    + f_equal. f_equal. replace (1 * g a Id + (1 * g a Gone + (-1 * 1 * INR best + / 2)))
-        with (g a Id + g a Gone - INR best + / 2) by lra. lra.
-    + rewrite g_one by assumption. lra.
-    + cbn [block_eta]. numerals. lra.
-    + f_equal. f_equal. ring.
-    + cbn [block_eta]. numerals. lra.
-    + f_equal. f_equal. unfold T.
-      replace (2 * INR (S_ ^ N) * g a Id + (2 * g a Seq + (-2 * g a C + 1)))
-        with (2 * (INR (S_ ^ N) * g a Id + g a Seq - g a C) + 1) by lra.
-      replace (2 * INR (S_ ^ N) * g a Id + (2 * g a Seq + (-2 * g a C + 0)))
-        with (2 * (INR (S_ ^ N) * g a Id + g a Seq - g a C)) by lra. lra.
-Qed.
-End One_loop.
-
-(** *** The inputs: tokens with the cells that they lie in *)
+(** ** The inputs: tokens with the cells that they lie in *)
 
 Definition inside (x : list R) (cells : list nat) : Prop := length cells = d /\ forall i, (i < d)%nat ->
   (nth i cells 0%nat < n)%nat /\
@@ -364,7 +102,7 @@ Proof.
   rewrite I by (intros; apply H; now right). rewrite H by now left. ring.
 Qed.
 
-(** *** The state in each of the three steps *)
+(** ** The state in each of the three steps *)
 
 Definition c_at (t : nat) : R := @threshold reals N n known (Nat.min t (loops net - 1)).
 
@@ -456,7 +194,7 @@ Lemma step_one : forall t, tokens <> [] -> (t <= n - 1)%nat ->
   run net t (matrix (state 0 (counted 0) 0 (fun _ => 0%nat))) = matrix (state t (counted t) 0 (fun _ => 0%nat)).
 Proof.
   intros t Hne. induction t as [|t I]; intros Ht; [reflexivity|]. cbn [run]. rewrite I by lia. unfold matrix at 1.
-  rewrite (one_loop tokens _ (counted t) (fun a => gone zs 0 (z a)) (largest (map (counted t) tokens))).
+  rewrite (one_loop d N n slope known n_two tokens _ (counted t) (fun a => gone zs 0 (z a)) (largest (map (counted t) tokens))).
   2: intros; now apply counted_below.
   2-6: reflexivity.
   2: assumption.
@@ -464,7 +202,7 @@ Proof.
   apply matrix_ext. intros a r Ha Hr. destruct (eta_values t) as [Eid [Egone [Eseq Eout]]].
   destruct (Nat.ltb_spec t (n - 1)); [|lia]. destruct (Nat.leb_spec (n - 1) t); [lia|].
   destruct (Nat.ltb_spec t (lead N n)); [|unfold lead in *; lia]. cbn [andb] in *.
-  destruct r; cbn [next state]; rewrite ?Eid, ?Egone, ?Eseq, ?Eout; try lra.
+  destruct r; cbn [next state]; fold B; fold S_; fold net; rewrite ?Eid, ?Egone, ?Eseq, ?Eout; try lra.
   - rewrite c_next; [reflexivity|]. cbn. unfold block_loops, lead. lia.
   - rewrite c_step_one, counted_next by assumption. lra.
 Qed.
@@ -476,7 +214,7 @@ Proof.
   - rewrite Nat.add_0_r, step_one by (assumption || lia). apply matrix_ext. intros a r Ha _.
     destruct r; try reflexivity. cbn [state]. now rewrite counted_all.
   - rewrite Nat.add_succ_r. cbn [run]. rewrite I by lia. unfold matrix at 1.
-    rewrite (one_loop tokens _ z (fun a => gone zs m (z a)) (fetched zs (remaining zs m))).
+    rewrite (one_loop d N n slope known n_two tokens _ z (fun a => gone zs m (z a)) (fetched zs (remaining zs m))).
     2: intros; now apply z_below.
     2-6: reflexivity.
     2: assumption.
@@ -484,9 +222,9 @@ Proof.
     apply matrix_ext. intros a r Ha Hr. destruct (eta_values (n - 1 + m)) as [Eid [Egone [Eseq Eout]]].
     destruct (Nat.ltb_spec (n - 1 + m) (n - 1)); [lia|]. destruct (Nat.leb_spec (n - 1) (n - 1 + m)); [|lia].
     destruct (Nat.ltb_spec (n - 1 + m) (lead N n)); [|unfold lead in *; lia]. cbn [andb] in *.
-    destruct r; cbn [next state]; rewrite ?Eid, ?Egone, ?Eseq, ?Eout; try lra.
+    destruct r; cbn [next state]; fold B; fold S_; fold net; rewrite ?Eid, ?Egone, ?Eseq, ?Eout; try lra.
     + rewrite c_next; [reflexivity|]. cbn. unfold block_loops, lead. lia.
-    + rewrite gone_next. pose proof B_real. pose proof (lt_INR _ _ (z_below a Ha)).
+    + rewrite gone_next. pose proof (base_pos n d n_two : 1 <= INR B). pose proof (lt_INR _ _ (z_below a Ha)).
       pose proof (pos_INR (fetched zs (remaining zs m))) as P.
       destruct (gone zs m (z a)) eqn:Ea; cbn [orb].
       * rewrite relu_neg by lra. lra.
@@ -500,7 +238,7 @@ Proof.
       rewrite !plus_INR, !mult_INR. fold S_. lra.
 Qed.
 
-(** *** Step 3: the table *)
+(** ** Step 3: the table *)
 
 Hypothesis sorted : StronglySorted lt (map fst known).
 
@@ -527,7 +265,7 @@ Proof.
   intros j Hne. induction j as [|j I]; intros Hj.
   - rewrite Nat.add_0_r. unfold lead. rewrite step_two by (assumption || lia). reflexivity.
   - rewrite Nat.add_succ_r. cbn [run]. rewrite I by lia. unfold matrix at 1.
-    rewrite (one_loop tokens _ z (fun a => gone zs N (z a)) (fetched zs (remaining zs N))).
+    rewrite (one_loop d N n slope known n_two tokens _ z (fun a => gone zs N (z a)) (fetched zs (remaining zs N))).
     2: intros; now apply z_below.
     2-6: reflexivity.
     2: assumption.
@@ -536,7 +274,7 @@ Proof.
     destruct (Nat.ltb_spec (lead N n + j) (n - 1)); [unfold lead in *; lia|].
     destruct (Nat.ltb_spec (lead N n + j) (lead N n)); [lia|]. rewrite andb_false_r in *.
     assert (Hloops : loops net = (lead N n + (length known - 1))%nat) by reflexivity.
-    destruct r as [i| | | | | | | |i]; cbn [next state]; rewrite ?Eid, ?Egone, ?Eseq, ?Eout; try lra.
+    destruct r as [i| | | | | | | |i]; cbn [next state]; fold B; fold S_; fold net; rewrite ?Eid, ?Egone, ?Eseq, ?Eout; try lra.
     + rewrite c_next; [reflexivity|lia].
     + replace (lead N n + j - lead N n)%nat with j by lia.
       assert (Ec : c_at (lead N n + j) = INR (nth (j + 1) ids 0%nat) - / 4).
@@ -562,7 +300,7 @@ Proof.
         replace (Nat.min (S j) _) with (index ids (own_id a)) by lia. lra.
 Qed.
 
-Theorem block_exact_at : output net (map fst tokens) =
+Lemma block_exact_at : output net (map fst tokens) =
   map (fun a => map (fun i => @label_at reals known (index ids (own_id a)) i) (seq 0 d)) tokens.
 Proof.
   assert (H : tokens = [] \/ tokens <> []) by (destruct tokens; [now left|now right]).
@@ -585,3 +323,156 @@ Proof.
   numerals. lra.
 Qed.
 End Exactness.
+
+(** ** The theorem, with the table of all labels *)
+
+Lemma Forall2_length : forall {A B} (r : A -> B -> Prop) l k, Forall2 r l k -> length l = length k.
+Proof. intros A B r l k H. induction H; cbn; congruence. Qed.
+
+Section Labels.
+Variables (d N n : nat) (slope : R).
+Hypothesis n_two : (2 <= n)%nat.
+Hypothesis slope_pos : 0 < slope.
+Let B := (n ^ d)%nat.
+
+Definition block_for (label : list nat -> nat -> list R) : network reals row unit :=
+  modulated_minimal d N n slope (table B N label).
+
+Theorem block_exact : forall (label : list nat -> nat -> list R) (inputs : list (list R)) (cells : list (list nat)),
+  (forall s z, In s (sequences N B) -> In z s -> length (label s z) = d) ->
+  length inputs = N -> Forall2 (inside d n slope) inputs cells ->
+  let ids := map (token_id n) cells in
+  output (block_for label) inputs = map (label (arrange ids)) ids.
+Proof.
+  intros label inputs cells Hlabel HN Hin ids.
+  set (tokens := combine inputs cells). pose proof (Forall2_length _ _ _ Hin) as HL.
+  assert (Efst : map fst tokens = inputs).
+  { unfold tokens. clear - HL. revert cells HL. induction inputs as [|x l I]; intros [|c k] H; cbn in *; try easy.
+    f_equal. apply I. lia. }
+  assert (Esnd : map snd tokens = cells).
+  { unfold tokens. clear - HL. revert cells HL. induction inputs as [|x l I]; intros [|c k] H; cbn in *; try easy.
+    f_equal. apply I. lia. }
+  assert (Inside : forall a, In a tokens -> inside d n slope (fst a) (snd a)).
+  { unfold tokens. clear - Hin. induction Hin as [|x c l k H Hin I]; [easy|]. intros a [<-|Ha]; auto. }
+  assert (HNt : length tokens = N) by (rewrite <- HN, <- Efst; now rewrite map_length).
+  assert (Eids : map (fun a => token_id n (snd a)) tokens = ids) by (unfold ids; rewrite <- Esnd; now rewrite map_map).
+  assert (Below : forall z, In z ids -> (z < B)%nat).
+  { intros z Hz. rewrite <- Eids in Hz. apply in_map_iff in Hz. destruct Hz as [a [<- Ha]].
+    now apply (z_below d N n slope n_two tokens). }
+  assert (Seqs : In (arrange ids) (sequences N B)).
+  { pose proof (arrange_permutation ids) as P. apply in_sequences. split; [|split].
+    - rewrite <- (Permutation_length P), <- HNt, <- Eids. now rewrite map_length.
+    - apply arrange_descending.
+    - intros z Hz. apply Below. now apply (Permutation_in z (Permutation_sym P)). }
+  assert (Holds : forall z, In z ids -> In (multiset_id B N ids z, label (arrange ids) z) (table B N label)).
+  { intros z Hz. rewrite (multiset_id_permutation B N ids (arrange ids) z (arrange_permutation ids)).
+    apply table_holds; [assumption|]. now apply (Permutation_in z (arrange_permutation ids)). }
+  unfold block_for. rewrite <- Efst, (block_exact_at d N n slope (table B N label) n_two slope_pos tokens).
+  - fold B. rewrite Eids. unfold ids at 3. rewrite <- Esnd, !map_map. apply map_ext_in. intros a Ha.
+    set (z := token_id n (snd a)). assert (Hz : In z ids) by (rewrite <- Eids; now apply (in_map (fun b => token_id n (snd b)))).
+    destruct (In_nth _ _ (0%nat, []) (Holds z Hz)) as [j [Hj Ej]].
+    assert (Eid : nth j (map fst (table B N label)) 0%nat = multiset_id B N ids z).
+    { change 0%nat with (fst (0%nat, @nil R)). now rewrite map_nth, Ej. }
+    rewrite <- Eid, index_at by (apply table_sorted || now rewrite map_length).
+    transitivity (map (fun i => nth i (label (arrange ids) z) 0) (seq 0 d)).
+    + apply map_ext. intros i. unfold label_at. cbn [number reals]. now rewrite Ej.
+    + rewrite <- (Hlabel (arrange ids) z Seqs) by (now apply (Permutation_in z (arrange_permutation ids))).
+      clear. induction (label (arrange ids) z) as [|y l I]; [reflexivity|].
+      cbn [length seq map nth]. f_equal. rewrite <- seq_shift, map_map. exact I.
+  - assumption.
+  - assumption.
+  - apply table_sorted.
+  - intros a Ha. fold B. rewrite Eids.
+    assert (Hz : In (token_id n (snd a)) ids) by (rewrite <- Eids; now apply (in_map (fun b => token_id n (snd b)))).
+    apply (in_map fst _ _ (Holds _ Hz)).
+Qed.
+
+Theorem block_loops_count : forall label, (1 <= N)%nat ->
+  loops (block_for label) = (n - 1 + N + (B * binomial (B + N - 2) (N - 1) - 1))%nat.
+Proof.
+  intros label HN. cbn [loops block_for modulated_minimal]. unfold block_loops, lead.
+  pose proof (table_length B N label HN) as E. cbn [number reals]. now rewrite E.
+Qed.
+
+(** ** The theorem for a permutation equivariant function *)
+
+(** f(X pi) = f(X) pi for every permutation pi of the columns; X is the list of its columns. *)
+Definition equivariant (f : list (list R) -> list (list R)) : Prop :=
+  forall X p, Permutation p (seq 0 (length X)) ->
+  f (map (fun i => nth i X []) p) = map (fun i => nth i (f X) []) p.
+
+Fixpoint first (z : nat) (l : list nat) : nat :=
+  match l with [] => 0 | a :: rest => if (a =? z)%nat then 0 else S (first z rest) end.
+
+Lemma first_nth : forall z l, In z l -> (first z l < length l)%nat /\ nth (first z l) l 0%nat = z.
+Proof.
+  intros z l. induction l as [|a l I]; intros H; [easy|]. cbn. destruct (Nat.eqb_spec a z) as [->|E]; [split; [lia|reflexivity]|].
+  destruct H as [H|H]; [easy|]. destruct (I H). split; [lia|assumption].
+Qed.
+
+(** Two orders of the same tokens: a permutation that takes one to the other, and position j to position q. *)
+Lemma matching : forall (l l' : list nat) j q, Permutation l l' -> (j < length l)%nat -> (q < length l')%nat ->
+  nth j l 0%nat = nth q l' 0%nat ->
+  exists p, Permutation p (seq 0 (length l)) /\ l' = map (fun i => nth i l 0%nat) p /\ nth q p 0%nat = j.
+Proof.
+  intros l l' j q P Hj Hq E.
+  assert (Seq : seq 0 (length l) = seq 0 j ++ j :: seq (S j) (length l - S j)).
+  { replace (length l) with (j + S (length l - S j))%nat at 1 by lia. now rewrite seq_app. }
+  destruct (nth_split l' 0%nat Hq) as [m1 [m2 [Em Lm]]].
+  assert (El : l = map (fun i => nth i l 0%nat) (seq 0 (length l))).
+  { clear. induction l as [|a l I]; [reflexivity|]. cbn [length seq map nth]. f_equal.
+    rewrite <- seq_shift, map_map. exact I. }
+  assert (Q : Permutation (m1 ++ m2) (map (fun i => nth i l 0%nat) (seq 0 j ++ seq (S j) (length l - S j)))).
+  { rewrite map_app. apply (Permutation_app_inv _ _ _ _ (nth q l' 0%nat)). rewrite <- Em, <- E.
+    change (nth j l 0%nat :: map (fun i => nth i l 0%nat) (seq (S j) (length l - S j)))
+      with (map (fun i => nth i l 0%nat) (j :: seq (S j) (length l - S j))).
+    rewrite <- map_app, <- Seq, <- El. now symmetry. }
+  apply Permutation_map_inv in Q as [p [Ep Pp]].
+  assert (Lp : (length m1 <= length p)%nat).
+  { apply (f_equal (@length nat)) in Ep. rewrite app_length, map_length in Ep. lia. }
+  exists (firstn (length m1) p ++ j :: skipn (length m1) p). split; [|split].
+  - rewrite Seq. rewrite <- !Permutation_middle. constructor. rewrite firstn_skipn. now symmetry.
+  - rewrite Em, map_app. cbn [map]. rewrite <- firstn_map, <- skipn_map, <- Ep, E.
+    rewrite firstn_app, firstn_all, Nat.sub_diag, firstn_O, app_nil_r.
+    rewrite skipn_app, skipn_all, Nat.sub_diag, skipn_O. reflexivity.
+  - rewrite app_nth2; rewrite firstn_length_le by assumption; [|lia]. now rewrite Lm, Nat.sub_diag.
+Qed.
+
+Variable f : list (list R) -> list (list R).
+Hypothesis f_equivariant : equivariant f.
+Hypothesis f_shape : forall X, length X = N -> length (f X) = N /\ forall y, In y (f X) -> length y = d.
+Variable point : nat -> list R.  (* the representative of each cell: its corner, its centre, or any other point *)
+
+Definition value_at_representatives (s : list nat) (z : nat) : list R :=
+  nth (first z s) (f (map point s)) [].
+
+Theorem block_represents : forall inputs cells,
+  length inputs = N -> Forall2 (inside d n slope) inputs cells ->
+  output (block_for value_at_representatives) inputs = f (map point (map (token_id n) cells)).
+Proof.
+  intros inputs cells HN Hin. rewrite (block_exact value_at_representatives inputs cells); [|..|assumption|assumption].
+  2:{ intros s z Hs Hz. apply in_sequences in Hs as [Ls _]. destruct (f_shape (map point s)) as [Lf Df].
+      - now rewrite map_length.
+      - apply Df, nth_In. destruct (first_nth z s Hz). lia. }
+  cbv zeta. set (ids := map (token_id n) cells). set (s := arrange ids).
+  assert (Lids : length ids = N) by (unfold ids; rewrite map_length, <- (Forall2_length _ _ _ Hin); assumption).
+  destruct (f_shape (map point ids)) as [Lf Df]; [now rewrite map_length|].
+  change (map (value_at_representatives s) ids = f (map point ids) :> list (list R)).
+  apply (nth_ext _ _ [] []); rewrite map_length; [congruence|]. intros j Hj.
+  rewrite (nth_indep _ [] (value_at_representatives s 0)) by (now rewrite map_length).
+  rewrite map_nth. set (z := nth j ids 0%nat).
+  assert (Hz : In z s) by (apply (Permutation_in z (arrange_permutation ids)); now apply nth_In).
+  destruct (first_nth z s Hz) as [Hq Eq].
+  destruct (matching ids s j (first z s) (arrange_permutation ids) Hj Hq (eq_sym Eq)) as [p [Pp [Es Ej]]].
+  assert (Key : nth (first z s) (f (map point s)) [] = nth j (f (map point ids)) []).
+  { assert (E : map point s = map (fun i => nth i (map point ids) []) p).
+    { rewrite Es, map_map. apply map_ext_in. intros i Hi.
+      apply (Permutation_in i Pp) in Hi. apply in_seq in Hi.
+      rewrite (nth_indep _ [] (point 0)) by (rewrite map_length; lia). symmetry. apply map_nth. }
+    rewrite E, f_equivariant by (now rewrite map_length).
+    assert (Lp : length p = length s) by (rewrite Es; now rewrite map_length).
+    rewrite (nth_indep _ [] (nth 0 (f (map point ids)) [])) by (rewrite map_length; lia).
+    rewrite (map_nth (fun i => nth i (f (map point ids)) [])). now rewrite Ej. }
+  exact Key.
+Qed.
+End Labels.
