@@ -210,23 +210,47 @@ Proof.
 Qed.
 End Tokens.
 
+(** In every round some token with the fetched id is not gone, unless all are, and no token that waits has a larger id. *)
+Lemma fetched_wins : forall {A} (tokens : list A) (z : A -> nat) k, tokens <> [] ->
+  let ids := map z tokens in exists w, In w tokens /\ z w = fetched ids (remaining ids k) /\
+  forall a, In a tokens -> (gone ids k (z a) = gone ids k (z w) /\ z a <= z w) \/
+                           (gone ids k (z a) = true /\ gone ids k (z w) = false).
+Proof.
+  intros A tokens z k Hne ids. assert (Hids : ids <> []) by (unfold ids; now destruct tokens).
+  pose proof (fetched_in ids k Hids) as Hin. apply in_map_iff in Hin. destruct Hin as [w [Ew Hw]].
+  exists w. split; [assumption|]. split; [assumption|]. intros a Ha. rewrite Ew. destruct (remaining ids k) as [|b l] eqn:Er.
+  - left. unfold gone. rewrite Er. cbn. split; [reflexivity|]. apply largest_ge. now apply in_map.
+  - assert (Hb : gone ids k (fetched ids (b :: l)) = false) by (apply gone_false; rewrite Er; now apply largest_in).
+    rewrite Hb. destruct (gone ids k (z a)) eqn:Ea; [now right|left]. split; [reflexivity|].
+    apply gone_false in Ea. rewrite Er in Ea. now apply largest_ge.
+Qed.
+
+Lemma waiting_below : forall tokens k z, gone tokens k z = false -> z <> fetched tokens (remaining tokens k) ->
+  z + 1 <= fetched tokens (remaining tokens k).
+Proof.
+  intros tokens k z Hz Hne. apply gone_false in Hz. unfold fetched in *. destruct (remaining tokens k); [easy|].
+  pose proof (largest_ge _ _ Hz). lia.
+Qed.
+
 (** The rounds do not depend on the order of the tokens. *)
 Lemma remaining_permutation : forall l l' k, Permutation l l' -> Permutation (remaining l k) (remaining l' k).
 Proof.
   intros l l' k H. induction k as [|k I]; [assumption|]. cbn [remaining]. unfold without.
   replace (fetched l' (remaining l' k)) with (fetched l (remaining l k)); [now apply permutation_filter|].
-  unfold fetched. pose proof (Permutation_length I). destruct (remaining l k), (remaining l' k); try easy.
-  - now apply permutation_largest.
-  - now apply permutation_largest.
+  unfold fetched. pose proof (Permutation_length I). destruct (remaining l k), (remaining l' k); try easy;
+    now apply permutation_largest.
+Qed.
+
+Lemma fetched_permutation : forall l l' k, Permutation l l' -> fetched l (remaining l k) = fetched l' (remaining l' k).
+Proof.
+  intros l l' k H. pose proof (remaining_permutation l l' k H) as P. pose proof (Permutation_length P).
+  unfold fetched. destruct (remaining l k), (remaining l' k); try easy; now apply permutation_largest.
 Qed.
 
 Lemma multiset_id_permutation : forall l l' z, Permutation l l' -> multiset_id l z = multiset_id l' z.
 Proof.
   intros l l' z H. unfold multiset_id. do 2 f_equal. apply map_ext. intros k. unfold digit.
-  pose proof (remaining_permutation l l' k H) as P. rewrite (Permutation_length P). f_equal.
-  unfold fetched. pose proof (Permutation_length P). destruct (remaining l k), (remaining l' k); try easy.
-  - now apply permutation_largest.
-  - now apply permutation_largest.
+  rewrite (Permutation_length (remaining_permutation l l' k H)). f_equal. now apply fetched_permutation.
 Qed.
 
 (** ** The id determines the token and the multiset *)

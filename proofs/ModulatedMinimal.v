@@ -11,6 +11,8 @@
     n-1 + N + R-1 loops, R = B * binomial(B+N-2, N-1), B = n^d. *)
 From Coq Require Import List ZArith Reals Lra Lia Arith Permutation Sorted Bool.
 From Looped Require Import Network Reals Ids Table MinimalNetwork.
+From Looped Require Quantizer.
+Notation inside := Quantizer.inside.
 Import ListNotations.
 Local Open Scope R_scope.
 
@@ -24,14 +26,10 @@ Let net := @modulated_minimal reals d N n slope known.
 
 (** ** The inputs: tokens with the cells that they lie in *)
 
-Definition inside (x : list R) (cells : list nat) : Prop := length cells = d /\ forall i, (i < d)%nat ->
-  (nth i cells 0%nat < n)%nat /\
-  INR (nth i cells 0%nat) * / INR n <= nth i x 0 <= (INR (nth i cells 0%nat) + 1) * / INR n - / slope.
-
 Definition token_id (cells : list nat) : nat := positional n cells.
 
 Variable tokens : list (list R * list nat).
-Hypothesis inputs_inside : forall a, In a tokens -> inside (fst a) (snd a).
+Hypothesis inputs_inside : forall a, In a tokens -> inside d n slope (fst a) (snd a).
 Hypothesis length_N : length tokens = N.
 
 Let z (a : list R * list nat) : nat := token_id (snd a).
@@ -152,20 +150,6 @@ Proof.
   - rewrite Ew. apply largest_ge. now apply in_map.
 Qed.
 
-(** In Steps 2 and 3 the largest id that is left is fetched; the largest of all if none is left. *)
-Lemma best_later : forall m, tokens <> [] -> exists w, In w tokens /\ z w = fetched zs (remaining zs m) /\
-  forall a, In a tokens -> (gone zs m (z a) = gone zs m (z w) /\ (z a <= z w)%nat) \/
-                           (gone zs m (z a) = true /\ gone zs m (z w) = false).
-Proof.
-  intros m Hne. assert (Hin : In (fetched zs (remaining zs m)) zs) by now apply fetched_in, zs_nonempty.
-  apply in_map_iff in Hin. destruct Hin as [w [Ew Hw]]. exists w. split; [assumption|]. split; [assumption|].
-  intros a Ha. rewrite Ew. destruct (remaining zs m) as [|b l] eqn:Er.
-  - left. unfold gone. rewrite Er. cbn. split; [reflexivity|]. apply largest_ge. now apply in_map.
-  - assert (Hb : gone zs m (fetched zs (b :: l)) = false) by (apply gone_false; rewrite Er; now apply largest_in).
-    rewrite Hb. destruct (gone zs m (z a)) eqn:Ea; [now right|left]. split; [reflexivity|].
-    apply gone_false in Ea. rewrite Er in Ea. now apply largest_ge.
-Qed.
-
 Lemma gone_tokens : forall m, length (filter (fun a => gone zs m (z a)) tokens) = (N - length (remaining zs m))%nat.
 Proof.
   intros m. rewrite <- length_N. replace (length tokens) with (length zs) by apply map_length.
@@ -218,7 +202,7 @@ Proof.
     2: intros; now apply z_below.
     2-6: reflexivity.
     2: assumption.
-    2: now apply best_later.
+    2: now apply fetched_wins.
     apply matrix_ext. intros a r Ha Hr. destruct (eta_values (n - 1 + m)) as [Eid [Egone [Eseq Eout]]].
     destruct (Nat.ltb_spec (n - 1 + m) (n - 1)); [lia|]. destruct (Nat.leb_spec (n - 1) (n - 1 + m)); [|lia].
     destruct (Nat.ltb_spec (n - 1 + m) (lead N n)); [|unfold lead in *; lia]. cbn [andb] in *.
@@ -230,9 +214,7 @@ Proof.
       * rewrite relu_neg by lra. lra.
       * destruct (Nat.eqb_spec (z a) (fetched zs (remaining zs m))) as [E|E].
         -- rewrite E, relu_pos by lra. lra.
-        -- assert (L : (z a + 1 <= fetched zs (remaining zs m))%nat).
-           { apply gone_false in Ea. unfold fetched in *. destruct (remaining zs m) as [|b l]; [easy|].
-             pose proof (largest_ge _ _ Ea). lia. }
+        -- pose proof (waiting_below zs m (z a) Ea E) as L.
            apply le_INR in L. rewrite plus_INR in L. change (INR 1) with 1 in L. rewrite relu_neg by lra. lra.
     + rewrite sequence_id_next, relu_pos by apply pos_INR. unfold digit. rewrite gone_tokens.
       rewrite !plus_INR, !mult_INR. fold S_. lra.
@@ -269,7 +251,7 @@ Proof.
     2: intros; now apply z_below.
     2-6: reflexivity.
     2: assumption.
-    2: now apply best_later.
+    2: now apply fetched_wins.
     apply matrix_ext. intros a r Ha Hr. destruct (eta_values (lead N n + j)) as [Eid [Egone [Eseq Eout]]].
     destruct (Nat.ltb_spec (lead N n + j) (n - 1)); [unfold lead in *; lia|].
     destruct (Nat.ltb_spec (lead N n + j) (lead N n)); [lia|]. rewrite andb_false_r in *.
@@ -345,17 +327,9 @@ Theorem block_exact : forall (label : list nat -> nat -> list R) (inputs : list 
   output (block_for label) inputs = map (label (arrange ids)) ids.
 Proof.
   intros label inputs cells Hlabel HN Hin ids.
-  set (tokens := combine inputs cells). pose proof (Forall2_length _ _ _ Hin) as HL.
-  assert (Efst : map fst tokens = inputs).
-  { unfold tokens. clear - HL. revert cells HL. induction inputs as [|x l I]; intros [|c k] H; cbn in *; try easy.
-    f_equal. apply I. lia. }
-  assert (Esnd : map snd tokens = cells).
-  { unfold tokens. clear - HL. revert cells HL. induction inputs as [|x l I]; intros [|c k] H; cbn in *; try easy.
-    f_equal. apply I. lia. }
-  assert (Inside : forall a, In a tokens -> inside d n slope (fst a) (snd a)).
-  { unfold tokens. clear - Hin. induction Hin as [|x c l k H Hin I]; [easy|]. intros a [<-|Ha]; auto. }
-  assert (HNt : length tokens = N) by (rewrite <- HN, <- Efst; now rewrite map_length).
-  assert (Eids : map (fun a => token_id n (snd a)) tokens = ids) by (unfold ids; rewrite <- Esnd; now rewrite map_map).
+  destruct (paired _ _ _ Hin) as [tokens [-> [-> Inside]]].
+  assert (HNt : length tokens = N) by (rewrite <- HN; now rewrite map_length).
+  assert (Eids : map (fun a => token_id n (snd a)) tokens = ids) by (unfold ids; now rewrite map_map).
   assert (Below : forall z, In z ids -> (z < B)%nat).
   { intros z Hz. rewrite <- Eids in Hz. apply in_map_iff in Hz. destruct Hz as [a [<- Ha]].
     now apply (z_below d N n slope n_two tokens). }
@@ -367,8 +341,8 @@ Proof.
   assert (Holds : forall z, In z ids -> In (multiset_id B N ids z, label (arrange ids) z) (table B N label)).
   { intros z Hz. rewrite (multiset_id_permutation B N ids (arrange ids) z (arrange_permutation ids)).
     apply table_holds; [assumption|]. now apply (Permutation_in z (arrange_permutation ids)). }
-  unfold block_for. rewrite <- Efst, (block_exact_at d N n slope (table B N label) n_two slope_pos tokens).
-  - fold B. rewrite Eids. unfold ids at 3. rewrite <- Esnd, !map_map. apply map_ext_in. intros a Ha.
+  unfold block_for. rewrite (block_exact_at d N n slope (table B N label) n_two slope_pos tokens).
+  - fold B. rewrite Eids. unfold ids at 3. rewrite !map_map. apply map_ext_in. intros a Ha.
     set (z := token_id n (snd a)). assert (Hz : In z ids) by (rewrite <- Eids; now apply (in_map (fun b => token_id n (snd b)))).
     destruct (In_nth _ _ (0%nat, []) (Holds z Hz)) as [j [Hj Ej]].
     assert (Eid : nth j (map fst (table B N label)) 0%nat = multiset_id B N ids z).

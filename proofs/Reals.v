@@ -128,6 +128,15 @@ Proof.
 Qed.
 End Heads.
 
+(** ** Two lists as a list of pairs *)
+
+Lemma paired : forall {A B} (P : A -> B -> Prop) l k, Forall2 P l k ->
+  exists pairs, l = map fst pairs /\ k = map snd pairs /\ forall p, In p pairs -> P (fst p) (snd p).
+Proof.
+  intros A B P l k H. induction H as [|a b l k H _ [pairs [-> [-> I]]]]; [now exists []|].
+  exists ((a, b) :: pairs). split; [reflexivity|]. split; [reflexivity|]. intros p [<-|Hp]; auto.
+Qed.
+
 (** ** Reading rows *)
 
 Section Reading.
@@ -166,5 +175,15 @@ Proof.
                   (rows net) = map (g' a) (rows net)).
   { apply map_ext_in. intros r Hr. rewrite read_map by assumption. now apply Hattn. }
   rewrite E. apply map_ext_in. intros r Hr. rewrite read_map by assumption. now apply Hff.
+Qed.
+
+(** The same for a layer without attention. *)
+Lemma loop_without_heads : forall {A} (tokens : list A) (g g' : A -> row -> R) t, heads net = [] ->
+  (forall a r, In a tokens -> In r (rows net) ->
+     g a r + eta net t r * eval (update net r) (hidden net (map (g a) (rows net))) = g' a r) ->
+  loop net t (map (fun a => map (g a) (rows net)) tokens) = map (fun a => map (g' a) (rows net)) tokens.
+Proof.
+  intros A tokens g g' t Hheads Hff. apply (loop_by_rows tokens g g g'); [|assumption].
+  intros a r _ _. unfold heard. rewrite Hheads. cbn. lra.
 Qed.
 End Reading.
