@@ -21,6 +21,9 @@ Inductive unit := Chosen | Fetched | Digits.
 Definition same_row (a b : row) : {a = b} + {a <> b}.
 Proof. decide equality. Defined.
 
+Definition same_unit (a b : unit) : {a = b} + {a <> b}.
+Proof. decide equality. Defined.
+
 Section Definition_of_the_map.
 Context {F : numbers}.
 Variables (B N : nat).
@@ -48,6 +51,7 @@ Definition contextual_map : network F row unit := {|
   rows := [Id; Key; One; Best; Seq];
   Network.same_row := same_row;
   units := [Chosen; Fetched; Digits];
+  Network.same_unit := same_unit;
   encode := map_encode;
   heads := [Head (reads Id) (reads Key) (reads One) Best];
   argument := map_argument;

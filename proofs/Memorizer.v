@@ -37,6 +37,9 @@ Inductive unit := Plus (i : nat) | Minus (i : nat) | Before (i : nat) | After (i
 Definition same_row (a b : row) : {a = b} + {a <> b}.
 Proof. decide equality; apply Nat.eq_dec. Defined.
 
+Definition same_unit (a b : unit) : {a = b} + {a <> b}.
+Proof. decide equality; apply Nat.eq_dec. Defined.
+
 Definition coordinate_rows (i : nat) : list row := [Number i; Left i; Y i; Out i].
 Definition coordinate_units (i : nat) : list unit := [Plus i; Minus i; Before i; After i; Rising i; Falling i].
 End AppendixB.
@@ -86,6 +89,7 @@ Definition modulated_memorizer : network F row unit := {|
   rows := flat_map coordinate_rows (seq 0 d);
   Network.same_row := same_row;
   units := flat_map coordinate_units (seq 0 d);
+  Network.same_unit := same_unit;
   encode := memorizer_encode;
   heads := [];
   argument := memorizer_argument;
@@ -269,6 +273,9 @@ Inductive unit := Near | Past.
 Definition same_row (a b : row) : {a = b} + {a <> b}.
 Proof. decide equality; apply Nat.eq_dec. Defined.
 
+Definition same_unit (a b : unit) : {a = b} + {a <> b}.
+Proof. decide equality. Defined.
+
 Section Definition_of_the_minimal_memorizer.
 Context {F : numbers}.
 Variables (d : nat) (labels : list (list F)).
@@ -278,6 +285,7 @@ Definition minimal_memorizer : network F row unit := {|
   rows := Left :: map Out (seq 0 d);
   Network.same_row := same_row;
   units := [Near; Past];
+  Network.same_unit := same_unit;
   encode := fun r => match r with Left => Form [(one, 0%nat)] (opp one) | Out i => constant (label_at labels 0 i) end;
   heads := [];
   argument := fun u => match u with Near => Form [(one, Left)] one | Past => reads Left end;

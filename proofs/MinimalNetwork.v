@@ -16,6 +16,9 @@ Inductive unit := Near (i : nat) | Past (i : nat) | Chosen | Fetched | Counted |
 Definition same_row (a b : row) : {a = b} + {a <> b}.
 Proof. decide equality; apply Nat.eq_dec. Defined.
 
+Definition same_unit (a b : unit) : {a = b} + {a <> b}.
+Proof. decide equality; apply Nat.eq_dec. Defined.
+
 Section Definition_of_the_block.
 Context {F : numbers}.
 Variables (d N n : nat) (slope : F) (known : list (nat * list F)).
@@ -87,6 +90,7 @@ Definition modulated_minimal : network F row unit := {|
   rows := map X (seq 0 d) ++ [C; Id; Gone; One; Best; Seq; Count] ++ map Out (seq 0 d);
   Network.same_row := same_row;
   units := flat_map (fun i => [Near i; Past i]) (seq 0 d) ++ [Chosen; Fetched; Counted; Digits; Reach; Reached];
+  Network.same_unit := same_unit;
   encode := block_encode;
   heads := block_heads;
   argument := block_argument;

@@ -72,6 +72,7 @@ Record network (F : numbers) (row unit : Type) := Network {
   rows : list row;
   same_row : forall a b : row, {a = b} + {a <> b};
   units : list unit;  (* the hidden units of FF *)
+  same_unit : forall a b : unit, {a = b} + {a <> b};
   encode : row -> form F nat;  (* over the coordinates 0 .. d-1 of a token *)
   heads : list (head F row);
   argument : unit -> form F row;  (* W1 x + b1, unit by unit *)
@@ -81,6 +82,7 @@ Record network (F : numbers) (row unit : Type) := Network {
   loops : nat
 }.
 Arguments rows {F row unit}. Arguments same_row {F row unit}. Arguments units {F row unit}.
+Arguments same_unit {F row unit}.
 Arguments encode {F row unit}. Arguments heads {F row unit}. Arguments argument {F row unit}.
 Arguments update {F row unit}. Arguments eta {F row unit}. Arguments decode {F row unit}. Arguments loops {F row unit}.
 

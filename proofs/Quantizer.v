@@ -19,6 +19,9 @@ Inductive unit := AtX (i : nat) | Twice (i : nat) | Rise (i : nat) | Risen (i : 
 Definition same_row (a b : row) : {a = b} + {a <> b}.
 Proof. decide equality; apply Nat.eq_dec. Defined.
 
+Definition same_unit (a b : unit) : {a = b} + {a <> b}.
+Proof. decide equality; apply Nat.eq_dec. Defined.
+
 Definition coordinate_rows (i : nat) : list row := [KX i; KK i; K i; X i; Cell i].
 Definition coordinate_units (i : nat) : list unit := [AtX i; Twice i; Rise i; Risen i; Fall i; Fallen i; AtK i].
 
@@ -59,6 +62,7 @@ Definition quantizer : network F row unit := {|
   rows := flat_map coordinate_rows (seq 0 d);
   Network.same_row := same_row;
   units := flat_map coordinate_units (seq 0 d);
+  Network.same_unit := same_unit;
   encode := quantizer_encode;
   heads := [];
   argument := quantizer_argument;
