@@ -1,0 +1,17 @@
+(** * What the theorems rest on
+
+    Coq prints the axioms behind every theorem.  Those about networks rest on the three axioms of Coq's real numbers
+    (two about decidability, and functional extensionality); those about ids and tables rest on none. *)
+From Looped Require Import Ids Table Quantizer ContextMap Memorizer ModulatedMinimal.
+
+Print Assumptions multiset_id_injective.
+Print Assumptions table_holds.
+Print Assumptions table_length.
+Print Assumptions quantizer_exact.
+Print Assumptions contextual_map_exact.
+Print Assumptions contextual_map_distinct.
+Print Assumptions modulated_memorizer_exact.
+Print Assumptions Minimal.minimal_memorizer_exact.
+Print Assumptions block_exact.
+Print Assumptions block_represents.
+Print Assumptions block_loops_count.
