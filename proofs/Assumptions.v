@@ -2,7 +2,7 @@
 
     Coq prints the axioms behind every theorem.  Those about networks rest on the three axioms of Coq's real numbers
     (two about decidability, and functional extensionality); those about ids and tables rest on none. *)
-From Looped Require Import Ids Table Quantizer ContextMap Memorizer ModulatedMinimal.
+From Looped Require Import Ids Table Quantizer ContextMap Memorizer ModulatedMinimal Norms Moduli JumpBound.
 
 Print Assumptions multiset_id_injective.
 Print Assumptions table_holds.
@@ -15,3 +15,7 @@ Print Assumptions Minimal.minimal_memorizer_exact.
 Print Assumptions block_exact.
 Print Assumptions block_represents.
 Print Assumptions block_loops_count.
+Print Assumptions minkowski.
+Print Assumptions lemma_0.
+Print Assumptions gap.
+Print Assumptions jump_bound.

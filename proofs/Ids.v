@@ -47,6 +47,16 @@ Qed.
 Lemma permutation_largest : forall l l', Permutation l l' -> largest l = largest l'.
 Proof. intros l l' H. induction H; cbn; auto; lia. Qed.
 
+(** The position of the first z. *)
+Fixpoint first (z : nat) (l : list nat) : nat :=
+  match l with [] => 0 | a :: rest => if a =? z then 0 else S (first z rest) end.
+
+Lemma first_nth : forall z l, In z l -> first z l < length l /\ nth (first z l) l 0 = z.
+Proof.
+  intros z l. induction l as [|a l I]; intros H; [easy|]. cbn. destruct (Nat.eqb_spec a z) as [->|E]; [split; [lia|reflexivity]|].
+  destruct H as [H|H]; [easy|]. destruct (I H). split; [lia|assumption].
+Qed.
+
 (** ** Numbers in base S *)
 
 Definition positional (base : nat) (digits : list nat) : nat := fold_left (fun s a => s * base + a) digits 0.

@@ -375,15 +375,6 @@ Definition equivariant (f : list (list R) -> list (list R)) : Prop :=
   forall X p, Permutation p (seq 0 (length X)) ->
   f (map (fun i => nth i X []) p) = map (fun i => nth i (f X) []) p.
 
-Fixpoint first (z : nat) (l : list nat) : nat :=
-  match l with [] => 0 | a :: rest => if (a =? z)%nat then 0 else S (first z rest) end.
-
-Lemma first_nth : forall z l, In z l -> (first z l < length l)%nat /\ nth (first z l) l 0%nat = z.
-Proof.
-  intros z l. induction l as [|a l I]; intros H; [easy|]. cbn. destruct (Nat.eqb_spec a z) as [->|E]; [split; [lia|reflexivity]|].
-  destruct H as [H|H]; [easy|]. destruct (I H). split; [lia|assumption].
-Qed.
-
 (** Two orders of the same tokens: a permutation that takes one to the other, and position j to position q. *)
 Lemma matching : forall (l l' : list nat) j q, Permutation l l' -> (j < length l)%nat -> (q < length l')%nat ->
   nth j l 0%nat = nth q l' 0%nat ->
