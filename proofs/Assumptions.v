@@ -1,7 +1,8 @@
 (** * What the theorems rest on
 
     Coq prints the axioms behind every theorem.  Those about networks rest on the three axioms of Coq's real numbers
-    (two about decidability, and functional extensionality); those about ids and tables rest on none. *)
+    (two about decidability, and functional extensionality); those about ids and tables rest on none.  The p-norms for a real
+    p also need the axiom of excluded middle, on which Coq's logarithm rests. *)
 From Looped Require Import Ids Table Quantizer ContextMap Memorizer ModulatedMinimal Norms Moduli JumpBound.
 
 Print Assumptions multiset_id_injective.
@@ -15,7 +16,7 @@ Print Assumptions Minimal.minimal_memorizer_exact.
 Print Assumptions block_exact.
 Print Assumptions block_represents.
 Print Assumptions block_loops_count.
-Print Assumptions minkowski.
+Print Assumptions p_norms.
 Print Assumptions lemma_0.
 Print Assumptions gap.
 Print Assumptions jump_bound.
