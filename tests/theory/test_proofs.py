@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from looped import theory
+from looped.theory.grid import Grid, multiset_id, paper_id
 from looped.theory.lemmas.contextual import contextual_map
 from looped.theory.lemmas.quantizer import quantizer, trifling
 from tests.theory import coq
@@ -149,6 +150,25 @@ def test_minimal_block_is_the_one_of_the_theorem(accepts, dim, tokens, cells):
     table = f"(table {base} {tokens} (lookup {coq.label_table(net.labels)}))"
     block = f"modulated_minimal (F := rationals) {dim} {tokens} {cells} {slope} {table}"
     accepts(f"minimal_{dim}_{tokens}_{cells}", [coq.example("network", same(block, dim, net.network))])
+
+
+@pytest.mark.parametrize(("dim", "tokens", "cells"), [(1, 2, 3), (1, 3, 2), (2, 2, 2)])
+def test_ids_are_those_of_the_package(accepts, dim, tokens, cells):
+    grid = Grid(dim, tokens, cells)
+    pairs = [(s, z) for s in grid.sequences(duplicates=True) for z in sorted(set(s))]
+    both = "(multiset_id B N (fst e) (snd e), paper_id d N n (fst e) (snd e))"
+    terms = coq.listed(f"({coq.naturals(s)}, {z}%nat)" for s, z in pairs)
+    numbers = coq.listed(f"({multiset_id(grid, s, z)}%nat, {paper_id(grid, s, z)}%nat)" for s, z in pairs)
+    coordinates = coq.listed(coq.naturals(grid.coordinates(z)) for z in range(grid.base))
+    size = f"let d := {dim}%nat in let N := {tokens}%nat in let n := {cells}%nat in let B := {grid.base}%nat in"
+    accepts(
+        f"ids_{dim}_{tokens}_{cells}",
+        [
+            "From Looped Require Import JumpBound.\n",
+            coq.example("numbers", f"({size} map (fun e => {both}) {terms}) = {numbers}"),
+            coq.example("cells", f"({size} map (fun z => map (coordinate d n z) (seq 0 d)) (seq 0 B)) = {coordinates}"),
+        ],
+    )
 
 
 @pytest.mark.parametrize("variant", theory.VARIANTS)
