@@ -3,7 +3,7 @@
     Coq prints the axioms behind every theorem.  Those about networks rest on the three axioms of Coq's real numbers
     (two about decidability, and functional extensionality); those about ids and tables rest on none.  The p-norms for a real
     p also need the axiom of excluded middle, on which Coq's logarithm rests. *)
-From Looped Require Import Ids Table Quantizer ContextMap Memorizer ModulatedMinimal Transfer Norms Moduli JumpBound.
+From Looped Require Import Ids Table Quantizer ContextMap Memorizer ModulatedMinimal Transfer Norms Moduli JumpBound Approximation.
 
 Print Assumptions multiset_id_injective.
 Print Assumptions table_holds.
@@ -22,3 +22,4 @@ Print Assumptions p_norms.
 Print Assumptions lemma_0.
 Print Assumptions gap.
 Print Assumptions jump_bound.
+Print Assumptions block_error.

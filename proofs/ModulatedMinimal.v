@@ -370,9 +370,9 @@ Qed.
 
 (** ** The theorem for a permutation equivariant function *)
 
-(** f(X pi) = f(X) pi for every permutation pi of the columns; X is the list of its columns. *)
+(** f(X pi) = f(X) pi for every permutation pi of the N columns; X is the list of its columns. *)
 Definition equivariant (f : list (list R) -> list (list R)) : Prop :=
-  forall X p, Permutation p (seq 0 (length X)) ->
+  forall X p, length X = N -> Permutation p (seq 0 N) ->
   f (map (fun i => nth i X []) p) = map (fun i => nth i (f X) []) p.
 
 (** Two orders of the same tokens: a permutation that takes one to the other, and position j to position q. *)
@@ -434,7 +434,7 @@ Proof.
     { rewrite Es, map_map. apply map_ext_in. intros i Hi.
       apply (Permutation_in i Pp) in Hi. apply in_seq in Hi.
       rewrite (nth_indep _ [] (point 0)) by (rewrite map_length; lia). symmetry. apply map_nth. }
-    rewrite E, f_equivariant by (now rewrite map_length).
+    rewrite E, f_equivariant by (rewrite ?map_length, <- ?Lids; assumption || reflexivity).
     assert (Lp : length p = length s) by (rewrite Es; now rewrite map_length).
     rewrite (nth_indep _ [] (nth 0 (f (map point ids)) [])) by (rewrite map_length; lia).
     rewrite (map_nth (fun i => nth i (f (map point ids)) [])). now rewrite Ej. }

@@ -202,6 +202,7 @@ Record norms (d N : nat) := Norms {
   whole : matrix -> R;
   factor : R;  (* N^(1/p) *)
   column_ext : forall u v, (forall i, (i < d)%nat -> u i = v i) -> column u = column v;
+  whole_ext : forall A B, (forall j i, (j < N)%nat -> (i < d)%nat -> A j i = B j i) -> whole A = whole B;
   triangle : forall u v, column (fun i => u i + v i) <= column u + column v;
   column_le_whole : forall A j, (j < N)%nat -> column (A j) <= whole A;
   whole_le : forall A c, 0 <= c -> (forall j, (j < N)%nat -> column (A j) <= c) -> whole A <= factor * c;
@@ -225,6 +226,7 @@ Definition p_norms (d N : nat) (p : R) (Hp : 1 <= p) : norms d N.
 Proof.
   refine {| column := column_norm d p; whole := matrix_norm d N p; factor := power (INR N) (/ p) |}.
   - intros u v H. unfold column_norm. f_equal. apply total_ext. intros i Hi. now rewrite H.
+  - intros A B H. unfold matrix_norm. f_equal. apply total_ext. intros j Hj. apply total_ext. intros i Hi. now rewrite H.
   - intros u v. now apply minkowski.
   - intros A j Hj. unfold column_norm, matrix_norm. apply power_le; [left; apply Rinv_0_lt_compat; lra|].
     apply (term_le_total N (fun j => total d (fun i => power (Rabs (A j i)) p))); [|assumption].
@@ -254,13 +256,15 @@ Qed.
 Lemma top_le : forall n g c, 0 <= c -> (forall i, (i < n)%nat -> g i <= c) -> top n g <= c.
 Proof. induction n as [|n I]; intros g c Hc H; cbn; [assumption|]. apply Rmax_lub; [apply I; auto with arith|]. apply H. lia. Qed.
 
+Lemma top_ext : forall n g h, (forall i, (i < n)%nat -> g i = h i) -> top n g = top n h.
+Proof. induction n as [|n I]; intros g h H; cbn; [reflexivity|]. rewrite (I g h), H by (lia || (intros; apply H; lia)). reflexivity. Qed.
+
 Definition max_norms (d N : nat) : norms d N.
 Proof.
   refine {| column := fun v => top d (fun i => Rabs (v i)); whole := fun A => top N (fun j => top d (fun i => Rabs (A j i)));
             factor := 1 |}.
-  - intros u v H. apply Rle_antisym; (apply top_le; [apply top_nonneg|]); intros i Hi.
-    + rewrite H by assumption. now apply (top_ge d (fun i => Rabs (v i))).
-    + rewrite <- H by assumption. now apply (top_ge d (fun i => Rabs (u i))).
+  - intros u v H. apply top_ext. intros i Hi. now rewrite H.
+  - intros A B H. apply top_ext. intros j Hj. apply top_ext. intros i Hi. now rewrite H.
   - intros u v. pose proof (top_nonneg d (fun i => Rabs (u i))). pose proof (top_nonneg d (fun i => Rabs (v i))).
     apply top_le; [lra|]. intros i Hi. eapply Rle_trans; [apply Rabs_triang|].
     pose proof (top_ge d (fun i => Rabs (u i)) i Hi). pose proof (top_ge d (fun i => Rabs (v i)) i Hi). cbn in *. lra.
