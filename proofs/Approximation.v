@@ -1,9 +1,9 @@
 (** * The error of [modulated-minimal]
 
-    The capstone: for every permutation equivariant f on [0, 1]^(d x N), the network of [modulated-minimal] that stores f at
-    the representatives of all cells satisfies |network(X) - f(X)|_p <= w_f(radius) at every X outside the trifling
-    intervals, for every p in [1, inf] ([block_error]).  The radius is delta sqrt(N d) if cells are represented by their
-    lower corners, and half of it for their centres. *)
+    The capstone: for every permutation equivariant f on [0, 1]^(d x N), the network of [modulated-minimal] that
+    stores f at the representatives of all cells satisfies |network(X) - f(X)|_p <= w_f(radius) at every X outside the
+    trifling intervals, for every p in [1, inf] ([block_error]).  The radius is delta sqrt(N d) if cells are
+    represented by their lower corners, and half of it for their centres. *)
 From Coq Require Import List Reals Lra Lia Arith Permutation.
 From Looped Require Import Network Reals Ids Table Quantizer MinimalNetwork ModulatedMinimal Norms Moduli JumpBound.
 Import ListNotations.
@@ -11,7 +11,8 @@ Local Open Scope R_scope.
 
 (** ** A token id knows its cells *)
 
-Lemma coordinate_of_id : forall n cells i, (2 <= n)%nat -> (forall c, In c cells -> (c < n)%nat) -> (i < length cells)%nat ->
+Lemma coordinate_of_id : forall n cells i, (2 <= n)%nat -> (forall c, In c cells -> (c < n)%nat) ->
+  (i < length cells)%nat ->
   coordinate (length cells) n (positional n cells) i = nth i cells 0%nat.
 Proof.
   intros n cells i Hn. revert i. induction cells as [|a l I]; intros i Hc Hi; [cbn in Hi; lia|].
@@ -19,7 +20,8 @@ Proof.
   assert (Pl : (positional n l < n ^ length l)%nat) by (apply positional_bound; auto with *).
   pose proof (Hc a (or_introl eq_refl)) as Ha. destruct i as [|i]; cbn [nth].
   - replace (S (length l) - 1 - 0)%nat with (length l) by lia.
-    rewrite Nat.div_add_l, (Nat.div_small (positional n l)), Nat.add_0_r by (assumption || (apply Nat.pow_nonzero; lia)).
+    rewrite Nat.div_add_l, (Nat.div_small (positional n l)), Nat.add_0_r by (assumption || (apply Nat.pow_nonzero;
+      lia)).
     now apply Nat.mod_small.
   - replace (S (length l) - 1 - S i)%nat with (length l - 1 - i)%nat by lia.
     assert (E : (n ^ length l = n ^ i * n * n ^ (length l - 1 - i))%nat).
@@ -45,7 +47,8 @@ Definition on_lists (X : list (list R)) : list (list R) := as_list (f (as_matrix
 
 Lemma nth_as_list : forall A j, (j < N)%nat -> nth j (as_list A) [] = map (A j) (seq 0 d).
 Proof.
-  intros A j Hj. unfold as_list. rewrite (nth_indep _ [] (map (A 0%nat) (seq 0 d))) by (now rewrite map_length, seq_length).
+  intros A j Hj. unfold as_list. rewrite (nth_indep _ [] (map (A 0%nat) (seq 0 d))) by (now rewrite map_length,
+    seq_length).
   rewrite (map_nth (fun j => map (A j) (seq 0 d))), seq_nth by assumption. reflexivity.
 Qed.
 
@@ -61,7 +64,8 @@ Proof.
   intros X q LX Pq. set (pi := fun j => nth j q 0%nat). set (inverse := fun j => first j q).
   assert (Lq : length q = N) by (rewrite (Permutation_length Pq); apply seq_length).
   assert (ND : NoDup q) by (apply (Permutation_NoDup (Permutation_sym Pq)), seq_NoDup).
-  assert (Bij : forall j, (j < N)%nat -> (pi j < N)%nat /\ (inverse j < N)%nat /\ inverse (pi j) = j /\ pi (inverse j) = j).
+  assert (Bij : forall j, (j < N)%nat -> (pi j < N)%nat /\ (inverse j < N)%nat /\ inverse (pi j) = j /\ pi (inverse j)
+    = j).
   { intros j Hj. assert (Hpi : In (pi j) q) by (apply nth_In; lia).
     assert (Hj' : In j q) by (apply (Permutation_in j (Permutation_sym Pq)), in_seq; lia).
     destruct (first_nth _ _ Hpi) as [B1 E1], (first_nth _ _ Hj') as [B2 E2].
@@ -110,7 +114,8 @@ Proof.
   assert (At : forall j, (j < N)%nat -> inside d n slope (nth j inputs []) (nth j cells [])).
   { intros j Hj. rewrite <- HN in Hj. clear - Hin Hj. revert j Hj.
     induction Hin as [|x c l k H Hin I]; intros [|j] Hj; cbn in *; try lia; [assumption|]. apply I. lia. }
-  assert (EY : forall j i, (j < N)%nat -> (i < d)%nat -> Y j i = (INR (nth i (nth j cells []) 0%nat) + offset) * / INR n).
+  assert (EY : forall j i, (j < N)%nat -> (i < d)%nat ->
+    Y j i = (INR (nth i (nth j cells []) 0%nat) + offset) * / INR n).
   { intros j i Hj Hi. destruct (At j Hj) as [Ld Hd]. unfold Y, as_matrix, representative. rewrite map_map.
     rewrite (nth_indep _ [] (map (point d n offset (token_id n [])) (seq 0 d))) by (rewrite map_length; lia).
     rewrite (map_nth (fun c => map (point d n offset (token_id n c)) (seq 0 d))).
@@ -120,7 +125,8 @@ Proof.
     intros c Hc. destruct (In_nth _ _ 0%nat Hc) as [q [Hq <-]]. apply (Hd q). lia. }
   assert (Cell : forall j i, (j < N)%nat -> (i < d)%nat -> exists b, 0 <= b <= INR n - 1 /\
     b * / INR n <= X j i <= (b + 1) * / INR n /\ Y j i = (b + offset) * / INR n).
-  { intros j i Hj Hi. destruct (At j Hj) as [_ Hd]. destruct (Hd i Hi) as [Hb Hx]. exists (INR (nth i (nth j cells []) 0%nat)).
+  { intros j i Hj Hi. destruct (At j Hj) as [_ Hd]. destruct (Hd i Hi) as [Hb Hx].
+    exists (INR (nth i (nth j cells []) 0%nat)).
     apply le_INR in Hb. rewrite S_INR in Hb. pose proof (pos_INR (nth i (nth j cells []) 0%nat)).
     unfold X, as_matrix. rewrite EY by assumption. repeat split; lra. }
   assert (One : forall b, b <= INR n - 1 -> (b + 1) * / INR n <= 1).

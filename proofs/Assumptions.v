@@ -1,9 +1,10 @@
 (** * What the theorems rest on
 
     Coq prints the axioms behind every theorem.  Those about networks rest on the three axioms of Coq's real numbers
-    (two about decidability, and functional extensionality); those about ids and tables rest on none.  The p-norms for a real
-    p also need the axiom of excluded middle, on which Coq's logarithm rests. *)
-From Looped Require Import Ids Table Quantizer ContextMap Memorizer ModulatedMinimal Transfer Norms Moduli JumpBound Approximation.
+    (two about decidability, and functional extensionality); those about ids and tables rest on none.  The p-norms for
+    a real p also need the axiom of excluded middle, on which Coq's logarithm rests. *)
+From Looped Require Import Ids Table Quantizer ContextMap Memorizer ModulatedMinimal Transfer Norms Moduli JumpBound
+  Approximation.
 
 Print Assumptions multiset_id_injective.
 Print Assumptions table_holds.

@@ -1,14 +1,14 @@
 (** * Lemma "contextmap", corrected
 
-    The network of [contextual.contextual_map] in the Python package: 5 rows, one head of size 1, width 3, N loops.  In
-    every loop the head fetches the largest key; the layer deselects the tokens that were fetched, by lowering their keys
-    by 2B, and appends the fetched id to the sequence id as a digit in base B.
+    The network of [contextual.contextual_map] in the Python package: 5 rows, one head of size 1, width 3, N loops.
+    In every loop the head fetches the largest key; the layer deselects the tokens that were fetched, by lowering
+    their keys by 2B, and appends the fetched id to the sequence id as a digit in base B.
 
-    [contextual_map_exact]: for all B, N and all token ids below B, distinct or not, every token ends with the number whose
-    digits are the ids fetched round by round; ties share the attention evenly and fetch their common id.
-    [contextual_map_distinct]: for distinct ids these digits are all ids in descending order, so the map is injective on
-    sets of tokens.  [contextual_map_duplicates] is the counter-example for equal tokens: (5, 5, 3) and (5, 3, 3) get the
-    same number. *)
+    [contextual_map_exact]: for all B, N and all token ids below B, distinct or not, every token ends with the number
+    whose digits are the ids fetched round by round; ties share the attention evenly and fetch their common id.
+    [contextual_map_distinct]: for distinct ids these digits are all ids in descending order, so the map is injective
+    on sets of tokens.  [contextual_map_duplicates] is the counter-example for equal tokens: (5, 5, 3) and (5, 3, 3)
+    get the same number. *)
 From Coq Require Import List ZArith Reals Lra Lia Arith Permutation Bool.
 From Looped Require Import Network Reals Ids Table.
 Import ListNotations.
@@ -162,9 +162,11 @@ Proof.
   clearbody s.
   assert (Rem : forall k, remaining s k = skipn k s /\ (k < length s -> fetched s (remaining s k) = nth k s 0)).
   { assert (Front : forall l, descending l -> NoDup l -> l <> [] -> largest l = hd 0 l /\ without (hd 0 l) l = tl l).
-    { intros [|a l] Dl Nl Hne; [easy|]. destruct (descending_cons _ _ Dl) as [_ Ha]. inversion Nl as [|? ? Hn Nl']; subst.
+    { intros [|a l] Dl Nl Hne; [easy|]. destruct (descending_cons _ _ Dl) as [_ Ha].
+      inversion Nl as [|? ? Hn Nl']; subst.
       cbn [hd tl]. split.
-      - apply Nat.le_antisymm; [|apply largest_ge; now left]. destruct (largest_in (a :: l) Hne) as [<-|Hin]; [lia|auto].
+      - apply Nat.le_antisymm; [|apply largest_ge; now left].
+        destruct (largest_in (a :: l) Hne) as [<-|Hin]; [lia|auto].
       - unfold without. cbn. rewrite Nat.eqb_refl. cbn. clear - Hn. induction l as [|b l I]; [reflexivity|]. cbn.
         destruct (Nat.eqb_spec b a) as [->|_]; [exfalso; apply Hn; now left|]. cbn. f_equal. apply I.
         intros H. apply Hn. now right. }
@@ -187,7 +189,8 @@ Proof.
   unfold fetches. transitivity (map (fun k => nth k s 0) (seq 0 (length s))).
   - rewrite (Permutation_length P). apply map_ext_in. intros k Hk. apply in_seq in Hk.
     rewrite (fetched_permutation tokens s k P). apply Rem. lia.
-  - clear. induction s as [|c l I]; [reflexivity|]. cbn [length seq map nth]. f_equal. rewrite <- seq_shift, map_map. exact I.
+  - clear. induction s as [|c l I]; [reflexivity|]. cbn [length seq map nth]. f_equal. rewrite <- seq_shift, map_map.
+    exact I.
 Qed.
 
 Theorem contextual_map_distinct : forall B tokens, (forall z, In z tokens -> z < B) -> NoDup tokens ->

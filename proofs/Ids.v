@@ -53,7 +53,8 @@ Fixpoint first (z : nat) (l : list nat) : nat :=
 
 Lemma first_nth : forall z l, In z l -> first z l < length l /\ nth (first z l) l 0 = z.
 Proof.
-  intros z l. induction l as [|a l I]; intros H; [easy|]. cbn. destruct (Nat.eqb_spec a z) as [->|E]; [split; [lia|reflexivity]|].
+  intros z l. induction l as [|a l I]; intros H; [easy|]. cbn.
+  destruct (Nat.eqb_spec a z) as [->|E]; [split; [lia|reflexivity]|].
   destruct H as [H|H]; [easy|]. destruct (I H). split; [lia|assumption].
 Qed.
 
@@ -93,7 +94,8 @@ Lemma positional_injective : forall base l l', length l = length l' ->
 Proof.
   intros base l. induction l as [|a l I]; intros [|b l'] Hlen Hl Hl' E; try easy.
   rewrite !positional_cons in E. injection Hlen as Hlen. rewrite <- Hlen in E.
-  assert (Below : forall k, (forall c, In c (b :: k) -> c < base) -> forall c, In c k -> c < base) by (intros; auto with *).
+  assert (Below : forall k, (forall c, In c (b :: k) -> c < base) -> forall c, In c k -> c < base) by (intros;
+    auto with *).
   apply digit_unique in E as [-> E].
   - f_equal. apply I; auto with *.
   - apply positional_bound. auto with *.
@@ -220,7 +222,8 @@ Proof.
 Qed.
 End Tokens.
 
-(** In every round some token with the fetched id is not gone, unless all are, and no token that waits has a larger id. *)
+(** In every round some token with the fetched id is not gone, unless all are, and no token that waits has a larger
+    id. *)
 Lemma fetched_wins : forall {A} (tokens : list A) (z : A -> nat) k, tokens <> [] ->
   let ids := map z tokens in exists w, In w tokens /\ z w = fetched ids (remaining ids k) /\
   forall a, In a tokens -> (gone ids k (z a) = gone ids k (z w) /\ z a <= z w) \/
@@ -228,7 +231,8 @@ Lemma fetched_wins : forall {A} (tokens : list A) (z : A -> nat) k, tokens <> []
 Proof.
   intros A tokens z k Hne ids. assert (Hids : ids <> []) by (unfold ids; now destruct tokens).
   pose proof (fetched_in ids k Hids) as Hin. apply in_map_iff in Hin. destruct Hin as [w [Ew Hw]].
-  exists w. split; [assumption|]. split; [assumption|]. intros a Ha. rewrite Ew. destruct (remaining ids k) as [|b l] eqn:Er.
+  exists w. split; [assumption|]. split; [assumption|]. intros a Ha. rewrite Ew.
+  destruct (remaining ids k) as [|b l] eqn:Er.
   - left. unfold gone. rewrite Er. cbn. split; [reflexivity|]. apply largest_ge. now apply in_map.
   - assert (Hb : gone ids k (fetched ids (b :: l)) = false) by (apply gone_false; rewrite Er; now apply largest_in).
     rewrite Hb. destruct (gone ids k (z a)) eqn:Ea; [now right|left]. split; [reflexivity|].

@@ -1,14 +1,14 @@
 (** * The jump bound
 
-    The table of the paper's block, corrected: a contextual id numbers (token z, descending sequence s) as
-    2 z B^N + 2 s - (last digit of the smallest token) ([grid.paper_id] of the Python package); ids that no input reaches
-    get a label by linear interpolation between their known neighbours, constant outside ([grid.fill]).
+    The table of the paper's block, corrected: a contextual id numbers (token z, descending sequence s) as 2 z B^N + 2
+    s - (last digit of the smallest token) ([grid.paper_id] of the Python package); ids that no input reaches get a
+    label by linear interpolation between their known neighbours, constant outside ([grid.fill]).
 
-    [jump_bound]: two consecutive labels of the filled table differ, in the p-norm, by at most
-    max { w_cont(delta), (n-1)/(n+1) (w_tok(delta sqrt d) + w_cont(delta sqrt((N-1) d))) }, for all d, N >= 1, n >= 2, every
-    p in [1, inf], every permutation equivariant f and any choice of known ids (in particular those with distinct tokens).
-    [gap] is the arithmetic behind it: two ids are at least n+1 apart, unless they belong to the same token and to
-    sequences that differ in the last coordinate of their smallest token only. *)
+    [jump_bound]: two consecutive labels of the filled table differ, in the p-norm, by at most max { w_cont(delta),
+    (n-1)/(n+1) (w_tok(delta sqrt d) + w_cont(delta sqrt((N-1) d))) }, for all d, N >= 1, n >= 2, every p in [1, inf],
+    every permutation equivariant f and any choice of known ids (in particular those with distinct tokens). [gap] is
+    the arithmetic behind it: two ids are at least n+1 apart, unless they belong to the same token and to sequences
+    that differ in the last coordinate of their smallest token only. *)
 From Coq Require Import List Reals Lra Lia Arith Sorted Permutation.
 From Looped Require Import Norms Moduli Ids.
 Import ListNotations.
@@ -59,7 +59,8 @@ Qed.
 
 (** id = 2n Q + c with Q = z B^N / n + floor(s / n) and c = s mod n. *)
 Lemma id_split : forall s z, pair s z -> let S_ := positional B s in
-  paper_id s z = 2 * n * (z * blocks + S_ / n) + S_ mod n /\ S_ mod n < n /\ S_ / n < blocks /\ S_ mod n = last s 0 mod n.
+  paper_id s z = 2 * n * (z * blocks + S_ / n) + S_ mod n /\ S_ mod n < n /\ S_ / n < blocks /\ S_ mod n = last s 0
+    mod n.
 Proof.
   intros s z H S_. destruct (split_last s z H) as [front [a [E [L [Ha [Ep El]]]]]].
   assert (Em : S_ mod n = a mod n).
@@ -164,7 +165,8 @@ Proof.
     apply Rmult_le_compat_l; [left; now apply Rinv_0_lt_compat|assumption]. }
   specialize (I Hs' (fun e e' He He' => Hl e e' (or_intror He) (or_intror He')) k).
   change (fill ((a, ya) :: (b, yb) :: rest')) with (fun k => if (k <=? a)%nat then ya
-    else if (k <=? b)%nat then fun i => ya i + INR (k - a) * ((yb i - ya i) / INR (b - a)) else fill ((b, yb) :: rest') k).
+    else if (k <=? b)%nat then fun i => ya i + INR (k - a) * ((yb i - ya i) / INR (b - a))
+    else fill ((b, yb) :: rest') k).
   cbv beta.
   assert (AtB : forall i, fill ((b, yb) :: rest') b i = yb i).
   { intros i. destruct rest' as [|[c yc] r]; [reflexivity|]. cbn [fill]. now rewrite Nat.leb_refl. }
@@ -174,7 +176,8 @@ Proof.
     apply (step_ext _ _ (fun i => ya i + / INR (b - a) * (yb i - ya i)) ya).
     + intros i. cbn [INR]. unfold Rdiv. lra.
     + reflexivity.
-    + unfold step_within. rewrite (column_ext d N p _ (fun i => / INR (b - a) * (yb i - ya i))) by (intros; lra). exact Scaled.
+    + unfold step_within. rewrite (column_ext d N p _ (fun i => / INR (b - a) * (yb i - ya i))) by (intros; lra).
+      exact Scaled.
   - destruct (Nat.leb_spec (S k) b), (Nat.leb_spec k b); try lia.
     + (* inside the segment *)
       unfold step_within. rewrite (column_ext d N p _ (fun i => / INR (b - a) * (yb i - ya i))); [exact Scaled|].
@@ -212,7 +215,8 @@ Definition label (s : list nat) (z : nat) : nat -> R := f (points s) (first z s)
 
 Variables w_cont_delta w_cont_far w_tok_far : R.
 Hypothesis cont_delta : forall j, (j < N)%nat -> bounds d N p f (itself j) j delta w_cont_delta.
-Hypothesis cont_far : forall j, (j < N)%nat -> bounds d N p f (itself j) j (delta * sqrt (INR (N - 1) * INR d)) w_cont_far.
+Hypothesis cont_far : forall j, (j < N)%nat ->
+  bounds d N p f (itself j) j (delta * sqrt (INR (N - 1) * INR d)) w_cont_far.
 Hypothesis tok_far : forall j, (j < N)%nat -> bounds d N p f (others j) j (delta * sqrt (INR d)) w_tok_far.
 
 Definition jump : R := Rmax w_cont_delta ((INR n - 1) / (INR n + 1) * (w_tok_far + w_cont_far)).
@@ -236,9 +240,11 @@ Proof.
   apply Rmult_le_compat_r; lra.
 Qed.
 
-Lemma points_apart : forall z z' i, (point z i - point z' i) * (point z i - point z' i) <= ((INR n - 1) * delta) * ((INR n - 1) * delta).
+Lemma points_apart : forall z z' i,
+  (point z i - point z' i) * (point z i - point z' i) <= ((INR n - 1) * delta) * ((INR n - 1) * delta).
 Proof.
-  intros z z' i. unfold point. pose proof (coordinate_bound z i). pose proof (coordinate_bound z' i). pose proof delta_pos.
+  intros z z' i. unfold point. pose proof (coordinate_bound z i). pose proof (coordinate_bound z' i).
+  pose proof delta_pos.
   pose proof n_real. set (c := INR (coordinate d n z i)) in *. set (c' := INR (coordinate d n z' i)) in *.
   replace (((c + offset) * delta - (c' + offset) * delta) * ((c + offset) * delta - (c' + offset) * delta))
     with ((c - c') * (c - c') * (delta * delta)) by ring.
@@ -276,7 +282,8 @@ Proof.
       replace (d - 1 - i)%nat with (S (d - 2 - i)) by lia. cbn [Nat.pow].
       rewrite <- !Nat.div_div by (try apply Nat.pow_nonzero; lia). now rewrite Ediv.
     - now rewrite !app_nth1 by lia. }
-  apply (along_a_segment d N p f f_respects_entries (itself j) j delta w_cont_delta m X Y); try apply points_cube; try lia.
+  apply (along_a_segment d N p f f_respects_entries (itself j) j delta w_cont_delta m X Y); try apply points_cube;
+    try lia.
   - apply cont_delta. lia.
   - intros k i Hk Hi E. apply Same; [assumption..|]. left. unfold itself in E. apply Nat.eqb_eq in E. lia.
   - unfold distance.
@@ -327,20 +334,25 @@ Proof.
     (U k i - V k i) * (U k i - V k i) <= ((INR n - 1) * delta) * ((INR n - 1) * delta)).
   { intros U V k i [->| ->] [->| ->]; unfold X, X', points; apply points_apart. }
   assert (Npos : 0 <= (INR n - 1) * delta) by (apply Rmult_le_pos; [pose proof n_real; lra|left; apply delta_pos]).
-  assert (Square : forall c, 0 <= c -> sqrt (c * (((INR n - 1) * delta) * ((INR n - 1) * delta))) = INR (n - 1) * (delta * sqrt c)).
+  assert (Square : forall c, 0 <= c ->
+    sqrt (c * (((INR n - 1) * delta) * ((INR n - 1) * delta))) = INR (n - 1) * (delta * sqrt c)).
   { intros c Hc. rewrite sqrt_mult_alt, sqrt_square by assumption. rewrite minus_INR by lia. cbn [INR]. ring. }
-  rewrite Rmult_plus_distr_l, Rplus_comm. replace (INR n - 1) with (INR (n - 1)) by (rewrite minus_INR by lia; cbn [INR]; lra).
+  rewrite Rmult_plus_distr_l, Rplus_comm.
+  replace (INR n - 1) with (INR (n - 1)) by (rewrite minus_INR by lia; cbn [INR]; lra).
   apply Rplus_le_compat.
   - (* only column j moves *)
-    apply (along_a_segment d N p f f_respects_entries (others j) j (delta * sqrt (INR d)) w_tok_far (n - 1) W X); try assumption; try lia.
+    apply (along_a_segment d N p f f_respects_entries (others j) j (delta * sqrt (INR d)) w_tok_far (n - 1) W X);
+      try assumption; try lia.
     + now apply tok_far.
     + intros k i Hk Hi E. unfold others, W in *. now destruct (k =? j)%nat.
     + rewrite <- Square by apply pos_INR. apply sqrt_le_1_alt.
-      rewrite (total_single N _ j) by (assumption || (intros k Hk Hne; rewrite (total_ext d _ (fun _ => 0)), total_const; [lra|];
+      rewrite (total_single N _ j) by (assumption || (intros k Hk Hne;
+        rewrite (total_ext d _ (fun _ => 0)), total_const; [lra|];
         intros i Hi; unfold W; apply Nat.eqb_neq in Hne; rewrite Hne; lra)).
       rewrite <- total_const. apply total_le. intros i Hi. unfold W. rewrite Nat.eqb_refl. apply Apart; auto.
   - (* column j stands still *)
-    apply (along_a_segment d N p f f_respects_entries (itself j) j (delta * sqrt (INR (N - 1) * INR d)) w_cont_far (n - 1) X' W);
+    apply (along_a_segment d N p f f_respects_entries (itself j) j (delta * sqrt (INR (N - 1) * INR d)) w_cont_far
+      (n - 1) X' W);
       try assumption; try lia.
     + now apply cont_far.
     + intros k i Hk Hi E. unfold itself, W in *. now rewrite E.
@@ -352,7 +364,8 @@ Proof.
         - rewrite (total_ext d _ (fun _ => 0)), total_const; [lra|]. intros; lra.
         - rewrite Rmult_1_l, <- total_const. apply total_le. intros i Hi. apply Apart; auto. }
       eapply Rle_trans; [apply total_le; intros k Hk; apply (Sum N k Hk)|].
-      assert (Count : forall m, (j < m)%nat -> total m (fun k => (if (k =? j)%nat then 0 else 1) * (INR d * c)) = INR (m - 1) * (INR d * c)).
+      assert (Count : forall m, (j < m)%nat ->
+        total m (fun k => (if (k =? j)%nat then 0 else 1) * (INR d * c)) = INR (m - 1) * (INR d * c)).
       { induction m as [|m I]; intros Hm; [lia|]. cbn [total]. destruct (Nat.eqb_spec m j) as [->|Hne].
         - rewrite (total_ext j _ (fun _ => INR d * c)), total_const; [replace (S j - 1)%nat with j by lia; lra|].
           intros i Hi. destruct (Nat.eqb_spec i j); [lia|lra].
@@ -378,7 +391,8 @@ Proof.
         apply Rmult_le_pos; [left; apply delta_pos|apply sqrt_pos]. }
       lra. }
     set (w := w_tok_far + w_cont_far) in *.
-    apply Rle_trans with (INR m * ((INR n - 1) / (INR n + 1) * w)); [|apply Rmult_le_compat_l; [apply pos_INR|apply Rmax_r]].
+    apply Rle_trans with (INR m * ((INR n - 1) / (INR n + 1) * w));
+      [|apply Rmult_le_compat_l; [apply pos_INR|apply Rmax_r]].
     replace ((INR n - 1) * w) with ((INR n + 1) * ((INR n - 1) / (INR n + 1) * w)) by (field; lra).
     apply Rmult_le_compat_r; [|assumption]. repeat apply Rmult_le_pos; try lra. left. apply Rinv_0_lt_compat. lra.
   - assert (Lf : length front = (N - 1)%nat).
@@ -395,7 +409,8 @@ Theorem jump_bound : forall known : list (nat * (nat -> R)),
   forall k, column p (fun i => fill known (S k) i - fill known k i) <= jump.
 Proof.
   intros known Hs Hk k. apply (fill_steps d N p jump); [|assumption|].
-  - eapply Rle_trans; [|apply Rmax_l]. apply (bounds_nonneg (itself 0) 0 delta); [left; apply delta_pos|apply cont_delta; lia].
+  - eapply Rle_trans; [|apply Rmax_l].
+    apply (bounds_nonneg (itself 0) 0 delta); [left; apply delta_pos|apply cont_delta; lia].
   - intros e e' He He' Hlt. destruct (Hk e He) as [s [z [H ->]]]. destruct (Hk e' He') as [s' [z' [H' ->]]].
     cbn [fst snd] in *. now apply labels_lipschitz.
 Qed.

@@ -1,9 +1,10 @@
 (** * The time-modulated memorizers: Theorem of Appendix B, corrected, and its minimal form
 
-    [modulated_memorizer] is the network of [memorizer.modulated_memorizer] in the Python package: 4d rows, width 6d, K-1
-    loops.  Per coordinate, the row y runs through the labels, because eta(l) multiplies y_(l-1) into y_l, and an impulse
-    adds y_l - y_0 to the output in loop l = k.  Labels that contain a zero are shifted first, so that no division by zero
-    occurs.  [minimal_memorizer] is [memorizer.minimal_modulated_memorizer]: d+1 rows, width 2, K-1 loops, no division.
+    [modulated_memorizer] is the network of [memorizer.modulated_memorizer] in the Python package: 4d rows, width 6d,
+    K-1 loops.  Per coordinate, the row y runs through the labels, because eta(l) multiplies y_(l-1) into y_l, and an
+    impulse adds y_l - y_0 to the output in loop l = k.  Labels that contain a zero are shifted first, so that no
+    division by zero occurs.  [minimal_memorizer] is [memorizer.minimal_modulated_memorizer]: d+1 rows, width 2, K-1
+    loops, no division.
 
     [modulated_memorizer_exact] and [minimal_memorizer_exact]: for all d, every table of K >= 1 real labels in R^d and
     every k < K, the network returns the label of k, exactly. *)
@@ -32,7 +33,8 @@ End Labels.
 
 Module AppendixB.
 Inductive row := Number (i : nat) | Left (i : nat) | Y (i : nat) | Out (i : nat).
-Inductive unit := Plus (i : nat) | Minus (i : nat) | Before (i : nat) | After (i : nat) | Rising (i : nat) | Falling (i : nat).
+Inductive unit := Plus (i : nat) | Minus (i : nat) | Before (i : nat) | After (i : nat)
+  | Rising (i : nat) | Falling (i : nat).
 
 Definition same_row (a b : row) : {a = b} + {a <> b}.
 Proof. decide equality; apply Nat.eq_dec. Defined.
@@ -127,7 +129,8 @@ Qed.
 
 Lemma largest_magnitude_ge : forall (l : list R) a, In a l -> Rabs a <= @largest_magnitude reals l.
 Proof.
-  intros l a Ha. unfold largest_magnitude. rewrite <- magnitude_Rabs. apply maximum_ge. now apply (in_map (@magnitude reals)).
+  intros l a Ha. unfold largest_magnitude. rewrite <- magnitude_Rabs. apply maximum_ge.
+  now apply (in_map (@magnitude reals)).
 Qed.
 
 Variable labels : list (list R).
@@ -152,7 +155,8 @@ Proof.
   2:{ pose proof (Rle_abs (@shifted reals labels l i)). pose proof (Rle_abs (- @shifted reals labels l i)) as H'.
       rewrite Rabs_Ropp in H'. lra. }
   unfold bound. apply largest_magnitude_ge.
-  apply (in_map (fun y : R => y + @shift reals labels i) (@column reals labels i) (label_at labels l i)). now apply in_column.
+  apply (in_map (fun y : R => y + @shift reals labels i) (@column reals labels i) (label_at labels l i)).
+  now apply in_column.
 Qed.
 End Shift.
 
@@ -212,7 +216,8 @@ Proof.
   pose proof (shifted_nonzero labels t (coordinate r) ltac:(lia)) as Hn.
   pose proof (shifted_bounded labels t (coordinate r) ltac:(lia)) as Hb.
   cbn [update net modulated_memorizer eta].
-  destruct r as [i|i|i|i]; cbn [coordinate] in *; cbn [memorizer_update memorizer_eta state]; unfold eval, hidden, constant;
+  destruct r as [i|i|i|i]; cbn [coordinate] in *; cbn [memorizer_update memorizer_eta state];
+    unfold eval, hidden, constant;
     cbn [argument net modulated_memorizer]; cbn [memorizer_argument fold_right terms const fst snd];
     unfold eval, reads; cbn [fold_right terms const fst snd];
     rewrite ?Rd by reflexivity; cbn [state]; numerals; fold (y t i) in *; rewrite ?S_INR.
@@ -232,7 +237,8 @@ Proof.
     + apply le_INR in L. rewrite impulse_past by (assumption || (unfold left; lra)). lra.
     + assert (k = S t) by lia. subst k. replace left with 0 by (unfold left; rewrite S_INR; lra).
       rewrite impulse_now by assumption. field. exact Hn.
-    + assert (LL : (t + 2 <= k)%nat) by lia. apply le_INR in LL. rewrite plus_INR in LL. change (INR 2) with (1 + 1) in LL.
+    + assert (LL : (t + 2 <= k)%nat) by lia. apply le_INR in LL. rewrite plus_INR in LL.
+      change (INR 2) with (1 + 1) in LL.
       rewrite impulse_early by (assumption || (unfold left; lra)). lra.
 Qed.
 
@@ -341,7 +347,8 @@ Proof.
     destruct r as [|i]; cbn [state encode net minimal_memorizer]; unfold eval, constant;
       cbn [fold_right terms const fst snd nth]; numerals; cbn [INR]; [lra|reflexivity]. }
   unfold output. change (loops net) with (length labels - 1)%nat.
-  rewrite Start, invariant, map_map. apply map_ext_in. intros k Hk. cbn [decode net minimal_memorizer]. rewrite map_map. specialize (Hks k Hk).
+  rewrite Start, invariant, map_map. apply map_ext_in. intros k Hk. cbn [decode net minimal_memorizer].
+  rewrite map_map. specialize (Hks k Hk).
   transitivity (map (fun i => nth i (nth k labels []) 0) (seq 0 d)).
   - apply map_ext_in. intros i Hi. apply in_seq in Hi. unfold eval, reads. cbn [fold_right terms const fst snd].
     rewrite read_map by (apply in_rows; lia). cbn [state]. replace (Nat.min (length labels - 1) k) with k by lia.

@@ -1,9 +1,9 @@
 (** * The block [modulated-minimal]: its network, and one loop of it
 
     The network of [lean.modulated_minimal_block] in the Python package: 2d+7 rows, two heads of size 1, width 2d+6
-    ([block_size]).  [one_loop] says what one loop does to any state whose rows best and count are empty: head 1 fetches
-    the largest id among the tokens that are not gone, head 2 counts the tokens that are gone, and the feed-forward layer
-    updates every row by its formula. *)
+    ([block_size]).  [one_loop] says what one loop does to any state whose rows best and count are empty: head 1
+    fetches the largest id among the tokens that are not gone, head 2 counts the tokens that are gone, and the
+    feed-forward layer updates every row by its formula. *)
 From Coq Require Import List ZArith Reals Lra Lia Arith Bool.
 From Looped Require Import Network Reals Ids.
 Import ListNotations.
@@ -179,7 +179,8 @@ Proof.
   rewrite (attend_by_rows net tokens g _ _ (fun b => INR (z b) + g b Gone) (fun b => INR (z b))).
   - rewrite (attend_largest tokens (fun b => INR (z b) + g b Gone) (fun b => INR (z b)) w Hw); [now rewrite Ew| |].
     + intros b Hb. rewrite !g_gone by assumption. pose proof (lt_INR _ _ (below b Hb)).
-      pose proof (pos_INR (z w)). pose proof B_real. destruct (Hmax b Hb) as [[-> L]|[-> ->]]; cbv iota; [apply le_INR in L|]; lra.
+      pose proof (pos_INR (z w)). pose proof B_real.
+      destruct (Hmax b Hb) as [[-> L]|[-> ->]]; cbv iota; [apply le_INR in L|]; lra.
     + intros b Hb E. f_equal. now apply same_key.
   - intros b Hb. unfold eval, reads. cbn [fold_right terms const fst snd key query].
     rewrite !read_map by (now apply in_rows). rewrite g_id, g_one by assumption. numerals. lra.
@@ -197,7 +198,8 @@ Proof.
     + rewrite length_N.
       assert (1 <= N)%nat by (rewrite <- length_N; destruct tokens; [easy|cbn; lia]).
       assert (1 <= INR N) by (apply (le_INR 1); assumption).
-      assert (E : forall l, @sum reals (map (fun b => if away b then INR N else 0) l) = INR (length (filter away l)) * INR N).
+      assert (E : forall l,
+        @sum reals (map (fun b => if away b then INR N else 0) l) = INR (length (filter away l)) * INR N).
       { induction l as [|b l I]; [cbn; lra|]. cbn [map sum fold_right filter]. unfold sum in I. numerals. rewrite I.
         destruct (away b); [cbn [length]; rewrite S_INR|]; lra. }
       rewrite E. numerals. field. lra.
@@ -229,7 +231,8 @@ Lemma one_loop : forall t,
   loop net t (map (fun a => map (g a) (rows net)) tokens) = map (fun a => map (next t a) (rows net)) tokens.
 Proof.
   intros t. apply (loop_by_rows net tokens g attended (next t)).
-  - intros a r Ha Hr. unfold heard. cbn [heads net modulated_minimal block_heads map sum fold_right into Network.same_row].
+  - intros a r Ha Hr. unfold heard.
+    cbn [heads net modulated_minimal block_heads map sum fold_right into Network.same_row].
     fold B. rewrite fetch, count by assumption.
     destruct r; cbn -[INR length filter]; numerals; rewrite ?g_best, ?g_count by assumption; lra.
   - intros a r Ha Hr.

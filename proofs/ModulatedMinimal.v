@@ -1,13 +1,13 @@
 (** * The block [modulated-minimal] is exact, end to end
 
-    Step 1 counts, for every coordinate, the thresholds k/n that it has passed; Step 2 runs N rounds of "fetch the largest
-    id that is left, count the tokens that are gone"; Step 3 walks through all realizable ids in increasing order and adds
-    the difference of two consecutive labels once the own id is reached.
+    Step 1 counts, for every coordinate, the thresholds k/n that it has passed; Step 2 runs N rounds of "fetch the
+    largest id that is left, count the tokens that are gone"; Step 3 walks through all realizable ids in increasing
+    order and adds the difference of two consecutive labels once the own id is reached.
 
-    [block_exact]: for all d, N, all n >= 2, every epsilon = 1/slope > 0, every table of real labels and all real inputs
-    with entries in [b/n, (b+1)/n - epsilon] for some cells b < n, the network returns for every token the label of its
-    multiset and its own id, exactly.  Equal tokens are included.  [block_represents]: so, for every permutation
-    equivariant f, it returns f at the representatives of the cells.  [block_loops_count]: it takes
+    [block_exact]: for all d, N, all n >= 2, every epsilon = 1/slope > 0, every table of real labels and all real
+    inputs with entries in [b/n, (b+1)/n - epsilon] for some cells b < n, the network returns for every token the
+    label of its multiset and its own id, exactly.  Equal tokens are included.  [block_represents]: so, for every
+    permutation equivariant f, it returns f at the representatives of the cells.  [block_loops_count]: it takes
     n-1 + N + R-1 loops, R = B * binomial(B+N-2, N-1), B = n^d. *)
 From Coq Require Import List ZArith Reals Lra Lia Arith Permutation Sorted Bool.
 From Looped Require Import Network Reals Ids Table MinimalNetwork.
@@ -92,7 +92,8 @@ Proof.
         assert (INR (S t) * / INR n <= INR b * / INR n) by (apply Rmult_le_compat_r; lra). lra.
     - rewrite T_zero.
       + replace (Nat.min b (S t)) with b by lia. replace (Nat.min b t) with b by lia. lra.
-      + assert (L' : (b + 1 <= S t)%nat) by lia. apply le_INR in L'. rewrite plus_INR in L'. change (INR 1) with 1 in L'.
+      + assert (L' : (b + 1 <= S t)%nat) by lia. apply le_INR in L'. rewrite plus_INR in L'.
+        change (INR 1) with 1 in L'.
         assert ((INR b + 1) * / INR n <= INR (S t) * / INR n) by (apply Rmult_le_compat_r; lra).
         assert (nth i (fst a) 0 - INR (S t) * / INR n <= - / slope) by lra.
         apply Rle_trans with (slope * (- / slope)); [apply Rmult_le_compat_l; lra|]. right. field. lra. }
@@ -178,7 +179,8 @@ Lemma step_one : forall t, tokens <> [] -> (t <= n - 1)%nat ->
   run net t (matrix (state 0 (counted 0) 0 (fun _ => 0%nat))) = matrix (state t (counted t) 0 (fun _ => 0%nat)).
 Proof.
   intros t Hne. induction t as [|t I]; intros Ht; [reflexivity|]. cbn [run]. rewrite I by lia. unfold matrix at 1.
-  rewrite (one_loop d N n slope known n_two tokens _ (counted t) (fun a => gone zs 0 (z a)) (largest (map (counted t) tokens))).
+  rewrite (one_loop d N n slope known n_two tokens _ (counted t) (fun a => gone zs 0 (z a))
+    (largest (map (counted t) tokens))).
   2: intros; now apply counted_below.
   2-6: reflexivity.
   2: assumption.
@@ -192,7 +194,8 @@ Proof.
 Qed.
 
 Lemma step_two : forall m, tokens <> [] -> (m <= N)%nat ->
-  run net (n - 1 + m) (matrix (state 0 (counted 0) 0 (fun _ => 0%nat))) = matrix (state (n - 1 + m) z m (fun _ => 0%nat)).
+  run net (n - 1 + m) (matrix (state 0 (counted 0) 0 (fun _ => 0%nat))) =
+  matrix (state (n - 1 + m) z m (fun _ => 0%nat)).
 Proof.
   intros m Hne. induction m as [|m I]; intros Hm.
   - rewrite Nat.add_0_r, step_one by (assumption || lia). apply matrix_ext. intros a r Ha _.
@@ -256,15 +259,18 @@ Proof.
     destruct (Nat.ltb_spec (lead N n + j) (n - 1)); [unfold lead in *; lia|].
     destruct (Nat.ltb_spec (lead N n + j) (lead N n)); [lia|]. rewrite andb_false_r in *.
     assert (Hloops : loops net = (lead N n + (length known - 1))%nat) by reflexivity.
-    destruct r as [i| | | | | | | |i]; cbn [next state]; fold B; fold S_; fold net; rewrite ?Eid, ?Egone, ?Eseq, ?Eout; try lra.
+    destruct r as [i| | | | | | | |i]; cbn [next state]; fold B; fold S_; fold net;
+      rewrite ?Eid, ?Egone, ?Eseq, ?Eout; try lra.
     + rewrite c_next; [reflexivity|lia].
     + replace (lead N n + j - lead N n)%nat with j by lia.
       assert (Ec : c_at (lead N n + j) = INR (nth (j + 1) ids 0%nat) - / 4).
       { unfold c_at. rewrite Hloops. replace (Nat.min _ _) with (lead N n + j)%nat by lia. unfold threshold.
         destruct (Nat.ltb_spec (lead N n + j) (n - 1)); [unfold lead in *; lia|].
         destruct (Nat.ltb_spec (lead N n + j) (lead N n)); [lia|].
-        destruct (Nat.ltb_spec (lead N n + j) (block_loops N n known)); [|change (block_loops N n known) with (loops net) in *; lia].
-        replace (lead N n + j - lead N n + 1)%nat with (j + 1)%nat by lia. rewrite id_at_nth, of_nat_INR. numerals. lra. }
+        destruct (Nat.ltb_spec (lead N n + j) (block_loops N n known));
+          [|change (block_loops N n known) with (loops net) in *; lia].
+        replace (lead N n + j - lead N n + 1)%nat with (j + 1)%nat by lia. rewrite id_at_nth, of_nat_INR. numerals.
+        lra. }
       assert (Ek : INR (S_ ^ N) * INR (z a) + INR (sequence_id B N zs N) = INR (own_id a)).
       { unfold own_id. rewrite multiset_id_split, plus_INR, mult_INR. fold S_. lra. }
       rewrite Ec, Ek. destruct (index_spec a Ha) as [Hp Ep].
@@ -276,7 +282,8 @@ Proof.
         apply le_INR in Le. rewrite T_one by lra. replace (Nat.min j _) with j by lia.
         replace (Nat.min (S j) _) with (j + 1)%nat by lia. lra.
       * assert (Lt : (own_id a + 1 <= nth (j + 1) ids 0)%nat).
-        { rewrite <- Ep at 1. rewrite Nat.add_1_r. apply Nat.le_succ_l, increasing; [assumption|lia|rewrite Hids; lia]. }
+        { rewrite <- Ep at 1. rewrite Nat.add_1_r.
+          apply Nat.le_succ_l, increasing; [assumption|lia|rewrite Hids; lia]. }
         apply le_INR in Lt. rewrite plus_INR in Lt. change (INR 1) with 1 in Lt. rewrite T_zero by lra.
         replace (Nat.min j _) with (index ids (own_id a)) by lia.
         replace (Nat.min (S j) _) with (index ids (own_id a)) by lia. lra.
@@ -343,7 +350,8 @@ Proof.
     apply table_holds; [assumption|]. now apply (Permutation_in z (arrange_permutation ids)). }
   unfold block_for. rewrite (block_exact_at d N n slope (table B N label) n_two slope_pos tokens).
   - fold B. rewrite Eids. unfold ids at 3. rewrite !map_map. apply map_ext_in. intros a Ha.
-    set (z := token_id n (snd a)). assert (Hz : In z ids) by (rewrite <- Eids; now apply (in_map (fun b => token_id n (snd b)))).
+    set (z := token_id n (snd a)). assert (Hz : In z ids) by (rewrite <- Eids;
+      now apply (in_map (fun b => token_id n (snd b)))).
     destruct (In_nth _ _ (0%nat, []) (Holds z Hz)) as [j [Hj Ej]].
     assert (Eid : nth j (map fst (table B N label)) 0%nat = multiset_id B N ids z).
     { change 0%nat with (fst (0%nat, @nil R)). now rewrite map_nth, Ej. }

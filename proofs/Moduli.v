@@ -1,12 +1,12 @@
 (** * Lemma 0: the three moduli of continuity
 
-    w_f(t) bounds how far f(X) moves if X moves by at most t in the 2-norm; w_tok(t) how far a column of f(X) moves if only
-    that column of X moves; w_cont(t) how far a column of f(X) moves if that column of X stands still.  They are least upper
-    bounds over the cube [0, 1]^(d x N).
+    w_f(t) bounds how far f(X) moves if X moves by at most t in the 2-norm; w_tok(t) how far a column of f(X) moves if
+    only that column of X moves; w_cont(t) how far a column of f(X) moves if that column of X stands still.  They are
+    least upper bounds over the cube [0, 1]^(d x N).
 
-    [lemma_0]: max(w_tok(t), w_cont(t)) <= w_f(t) <= N^(1/p) (w_tok(t) + w_cont(t)), for every f and every p in [1, inf].
-    So the two extra moduli can change a constant of a bound, never its rate.  [along_a_segment] is the subadditivity that
-    the jump bound needs. *)
+    [lemma_0]: max(w_tok(t), w_cont(t)) <= w_f(t) <= N^(1/p) (w_tok(t) + w_cont(t)), for every f and every p in
+    [1, inf].  So the two extra moduli can change a constant of a bound, never its rate.  [along_a_segment] is the
+    subadditivity that the jump bound needs. *)
 From Coq Require Import Reals Lra Lia Arith.
 From Looped Require Import Norms.
 Local Open Scope R_scope.
@@ -16,7 +16,8 @@ Variables (d N : nat) (p : norms d N) (f : matrix -> matrix).
 
 Definition cube (X : matrix) : Prop := forall j i, (j < N)%nat -> (i < d)%nat -> 0 <= X j i <= 1.
 
-Definition distance (X Y : matrix) : R := sqrt (total N (fun j => total d (fun i => (X j i - Y j i) * (X j i - Y j i)))).
+Definition distance (X Y : matrix) : R :=
+  sqrt (total N (fun j => total d (fun i => (X j i - Y j i) * (X j i - Y j i)))).
 
 Definition change (X Y : matrix) (j : nat) : R := column p (fun i => f X j i - f Y j i).
 
@@ -124,7 +125,8 @@ Proof.
       rewrite column_scale by lra. cbn [INR]. lra.
     - eapply Rle_trans; [apply (change_triangle X (P k))|]. specialize (I ltac:(lia)). rewrite S_INR.
       assert (change (P k) (P (S k)) j <= w); [|lra]. apply Hb.
-      + intros q i Hq Hi. destruct (CX q i Hq Hi), (CY q i Hq Hi). pose proof (Frac k ltac:(lia)). unfold P, between. nra.
+      + intros q i Hq Hi. destruct (CX q i Hq Hi), (CY q i Hq Hi). pose proof (Frac k ltac:(lia)). unfold P, between.
+        nra.
       + intros q i Hq Hi. destruct (CX q i Hq Hi), (CY q i Hq Hi). pose proof (Frac (S k) ltac:(lia)).
         unfold P, between. nra.
       + intros q i Hq Hi E. unfold P, between. rewrite (A q i Hq Hi E). ring.

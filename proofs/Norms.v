@@ -1,9 +1,9 @@
 (** * The p-norms
 
-    |v|_p = (sum of |v_i|^p)^(1/p) for every real p >= 1, and the maximum for p = infinity, of columns and of matrices.
-    The proofs of Lemma 0 and of the jump bound need three properties of them, which [norms] collects: the triangle
-    inequality (Minkowski, from the convexity of x^p), that a column is at most the matrix, and that a matrix with columns
-    of at most c is at most N^(1/p) c.  [p_norms] and [max_norms] are the instances. *)
+    |v|_p = (sum of |v_i|^p)^(1/p) for every real p >= 1, and the maximum for p = infinity, of columns and of
+    matrices. The proofs of Lemma 0 and of the jump bound need three properties of them, which [norms] collects: the
+    triangle inequality (Minkowski, from the convexity of x^p), that a column is at most the matrix, and that a matrix
+    with columns of at most c is at most N^(1/p) c.  [p_norms] and [max_norms] are the instances. *)
 From Coq Require Import Reals Lra Lia Arith.
 Local Open Scope R_scope.
 
@@ -12,7 +12,10 @@ Local Open Scope R_scope.
 Fixpoint total (n : nat) (g : nat -> R) : R := match n with O => 0 | S k => total k g + g k end.
 
 Lemma total_ext : forall n g h, (forall i, (i < n)%nat -> g i = h i) -> total n g = total n h.
-Proof. induction n as [|n I]; intros g h H; cbn; [reflexivity|]. rewrite (I g h) by (intros; apply H; lia). rewrite H by lia. lra. Qed.
+Proof.
+  induction n as [|n I]; intros g h H; cbn; [reflexivity|]. rewrite (I g h) by (intros; apply H; lia).
+  rewrite H by lia. lra.
+Qed.
 
 Lemma total_le : forall n g h, (forall i, (i < n)%nat -> g i <= h i) -> total n g <= total n h.
 Proof.
@@ -65,7 +68,8 @@ Qed.
 Lemma power_power : forall a p q, power (power a p) q = power a (p * q).
 Proof.
   intros a p q. unfold power. destruct (Rle_dec a 0); [destruct (Rle_dec 0 0); lra|].
-  pose proof (exp_pos (p * ln a)) as H. fold (Rpower a p) in H. destruct (Rle_dec (Rpower a p) 0); [lra|]. apply Rpower_mult.
+  pose proof (exp_pos (p * ln a)) as H. fold (Rpower a p) in H. destruct (Rle_dec (Rpower a p) 0); [lra|].
+  apply Rpower_mult.
 Qed.
 
 Lemma power_1 : forall a, 0 <= a -> power a 1 = a.
@@ -165,7 +169,8 @@ Proof.
     + rewrite <- power_mult.
       * apply power_le; [lra|]. eapply Rle_trans; [apply Rabs_triang|]. right. rewrite Es. unfold s. field. lra.
       * lra.
-      * assert (0 <= / a) by (left; now apply Rinv_0_lt_compat). assert (0 <= / b) by (left; now apply Rinv_0_lt_compat).
+      * assert (0 <= / a) by (left; now apply Rinv_0_lt_compat).
+        assert (0 <= / b) by (left; now apply Rinv_0_lt_compat).
         pose proof (Rabs_pos (u i)). pose proof (Rabs_pos (v i)).
         assert (0 <= s * (Rabs (u i) * / a)) by (repeat apply Rmult_le_pos; lra).
         assert (0 <= (1 - s) * (Rabs (v i) * / b)) by (repeat apply Rmult_le_pos; lra). lra.
@@ -226,7 +231,8 @@ Definition p_norms (d N : nat) (p : R) (Hp : 1 <= p) : norms d N.
 Proof.
   refine {| column := column_norm d p; whole := matrix_norm d N p; factor := power (INR N) (/ p) |}.
   - intros u v H. unfold column_norm. f_equal. apply total_ext. intros i Hi. now rewrite H.
-  - intros A B H. unfold matrix_norm. f_equal. apply total_ext. intros j Hj. apply total_ext. intros i Hi. now rewrite H.
+  - intros A B H. unfold matrix_norm. f_equal. apply total_ext. intros j Hj. apply total_ext. intros i Hi.
+    now rewrite H.
   - intros u v. now apply minkowski.
   - intros A j Hj. unfold column_norm, matrix_norm. apply power_le; [left; apply Rinv_0_lt_compat; lra|].
     apply (term_le_total N (fun j => total d (fun i => power (Rabs (A j i)) p))); [|assumption].
@@ -254,14 +260,21 @@ Proof.
 Qed.
 
 Lemma top_le : forall n g c, 0 <= c -> (forall i, (i < n)%nat -> g i <= c) -> top n g <= c.
-Proof. induction n as [|n I]; intros g c Hc H; cbn; [assumption|]. apply Rmax_lub; [apply I; auto with arith|]. apply H. lia. Qed.
+Proof.
+  induction n as [|n I]; intros g c Hc H; cbn; [assumption|]. apply Rmax_lub; [apply I; auto with arith|].
+  apply H. lia.
+Qed.
 
 Lemma top_ext : forall n g h, (forall i, (i < n)%nat -> g i = h i) -> top n g = top n h.
-Proof. induction n as [|n I]; intros g h H; cbn; [reflexivity|]. rewrite (I g h), H by (lia || (intros; apply H; lia)). reflexivity. Qed.
+Proof.
+  induction n as [|n I]; intros g h H; cbn; [reflexivity|].
+  rewrite (I g h), H by (lia || (intros; apply H; lia)). reflexivity.
+Qed.
 
 Definition max_norms (d N : nat) : norms d N.
 Proof.
-  refine {| column := fun v => top d (fun i => Rabs (v i)); whole := fun A => top N (fun j => top d (fun i => Rabs (A j i)));
+  refine {| column := fun v => top d (fun i => Rabs (v i));
+            whole := fun A => top N (fun j => top d (fun i => Rabs (A j i)));
             factor := 1 |}.
   - intros u v H. apply top_ext. intros i Hi. now rewrite H.
   - intros A B H. apply top_ext. intros j Hj. apply top_ext. intros i Hi. now rewrite H.

@@ -1,11 +1,11 @@
 (** * Lemma "quantize", corrected
 
-    The network of [quantizer.quantizer] in the Python package: 5d rows, width 7d, n-1 loops.  Per coordinate the rows are
-    (k x, k^2, k, x, sum of h_i(x) for i < k), and one loop adds h_k(x) = k rect_k(x), where rect_k is 1 on the k-th cell
-    and 0 on every other.
+    The network of [quantizer.quantizer] in the Python package: 5d rows, width 7d, n-1 loops.  Per coordinate the rows
+    are (k x, k^2, k, x, sum of h_i(x) for i < k), and one loop adds h_k(x) = k rect_k(x), where rect_k is 1 on the
+    k-th cell and 0 on every other.
 
-    The theorem [quantizer_exact]: for all d, all n >= 1, every epsilon = 1/slope > 0 and all real inputs with entries in
-    [b/n, (b+1)/n - epsilon], the network returns the cell numbers b, exactly. *)
+    The theorem [quantizer_exact]: for all d, all n >= 1, every epsilon = 1/slope > 0 and all real inputs with entries
+    in [b/n, (b+1)/n - epsilon], the network returns the cell numbers b, exactly. *)
 From Coq Require Import List ZArith Reals Lra Lia Arith.
 From Looped Require Import Network Reals.
 Import ListNotations.

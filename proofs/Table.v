@@ -92,7 +92,8 @@ Lemma in_members : forall s z, In (s, z) members <-> In s (sequences N B) /\ In 
 Proof.
   intros s z. unfold members. rewrite in_flat_map. split.
   - intros [s' [Hs H]]. apply in_map_iff in H. destruct H as [z' [[= -> ->] H]]. apply nodup_In in H. now split.
-  - intros [Hs Hz]. exists s. split; [assumption|]. apply in_map_iff. exists z. split; [reflexivity|]. now apply nodup_In.
+  - intros [Hs Hz]. exists s. split; [assumption|]. apply in_map_iff. exists z. split; [reflexivity|].
+    now apply nodup_In.
 Qed.
 
 Lemma id_of_injective : forall p q, In p members -> In q members -> id_of p = id_of q -> p = q.
@@ -257,7 +258,8 @@ Proof.
       * f_equal. apply descending_unique; [apply arrange_descending|assumption|].
         rewrite <- arrange_permutation. now symmetry.
       * apply in_sequences. split; [apply Permutation_length in P; cbn in P; lia|].
-        split; [apply arrange_descending|]. intros a Ha. apply H. apply (Permutation_in a (Permutation_sym P)). now right.
+        split; [apply arrange_descending|]. intros a Ha. apply H. apply (Permutation_in a (Permutation_sym P)).
+        now right.
 Qed.
 
 Theorem table_length : 1 <= N -> length table = B * binomial (B + N - 2) (N - 1).
@@ -268,7 +270,8 @@ Proof.
   { intros k. rewrite filter_In, in_seq, in_map_iff. unfold realizable. split.
     - intros [_ H]. destruct (holder k) as [p|] eqn:E; [|easy]. apply holder_some in E as [Hp E]. exists p.
       split; [assumption|now apply Hl].
-    - intros [p [<- Hp]]. apply Hl in Hp. rewrite holder_of by assumption. pose proof (id_of_bound p Hp). split; [lia|easy]. }
+    - intros [p [<- Hp]]. apply Hl in Hp. rewrite holder_of by assumption. pose proof (id_of_bound p Hp).
+      split; [lia|easy]. }
   apply Nat.le_antisymm; apply NoDup_incl_length; try (intros k Hk; now apply Same).
   - apply NoDup_filter, seq_NoDup.
   - apply NoDup_map_in; [assumption|]. intros p q Hp Hq. apply id_of_injective; now apply Hl.

@@ -1,9 +1,10 @@
 (** * From the reals to the rationals
 
-    The theorems speak about networks over the reals; the Python package runs them over the rationals.  Here is the bridge:
-    Q2R commutes with every operation of [Network.v], so that a network with rational weights returns on rational inputs
-    the same numbers over both ([output_transfer]).  With it, [block_exact_rational] states the end-to-end theorem for
-    the network that is executed: rational weights, rational labels, rational inputs and exact rational arithmetic. *)
+    The theorems speak about networks over the reals; the Python package runs them over the rationals.  Here is the
+    bridge: Q2R commutes with every operation of [Network.v], so that a network with rational weights returns on
+    rational inputs the same numbers over both ([output_transfer]).  With it, [block_exact_rational] states the
+    end-to-end theorem for the network that is executed: rational weights, rational labels, rational inputs and exact
+    rational arithmetic. *)
 From Coq Require Import List ZArith QArith Qreals Reals Lra Lia Arith Bool.
 From Looped Require Import Network Reals Weights Ids Table MinimalNetwork ModulatedMinimal.
 Import ListNotations.
@@ -31,7 +32,8 @@ Qed.
 
 Lemma q_leb : forall a b, @leb reals (Q2R a) (Q2R b) = leb a b.
 Proof.
-  intros a b. cbn [leb rationals reals]. apply eq_true_iff_eq. rewrite Rleb_true, Qle_bool_iff. split; [apply Rle_Qle|apply Qle_Rle].
+  intros a b. cbn [leb rationals reals]. apply eq_true_iff_eq. rewrite Rleb_true, Qle_bool_iff.
+  split; [apply Rle_Qle|apply Qle_Rle].
 Qed.
 
 Lemma q_zero : Q2R (@zero rationals) = @zero reals. Proof. apply q_of_Z. Qed.
@@ -75,7 +77,8 @@ Proof.
   set (best := maximum l).
   assert (E : length (filter (fun s => @eqb reals s (Q2R best)) (map Q2R l)) = length (filter (fun s => eqb s best) l)).
   { induction l as [|a l I]; [reflexivity|]. clear I. clearbody best. generalize (a :: l). clear. intros l.
-    induction l as [|a l I]; [reflexivity|]. cbn [map filter]. rewrite q_eqb. destruct (eqb a best); cbn [length]; now rewrite I. }
+    induction l as [|a l I]; [reflexivity|]. cbn [map filter]. rewrite q_eqb.
+    destruct (eqb a best); cbn [length]; now rewrite I. }
   apply map_ext_in. intros a Ha. rewrite q_eqb, E. destruct (eqb a best) eqn:Ea; [|apply q_zero]. apply q_nat.
   assert (In a (filter (fun s => eqb s best) l)) by (apply filter_In; now split).
   destruct (filter _ l); [easy|cbn; lia].
@@ -90,7 +93,8 @@ Definition form_rel {name} (f : form rationals name) (g : form reals name) : Pro
 Lemma eval_rel : forall {name} (f : form rationals name) g v w, form_rel f g -> (forall m, Q2R (v m) = w m) ->
   Q2R (eval f v) = eval g w.
 Proof.
-  intros name f g v w [Ht Hc] Hv. unfold eval. rewrite <- Ht, <- Hc. clear Ht Hc. induction (terms f) as [|[c m] l I]; [reflexivity|].
+  intros name f g v w [Ht Hc] Hv. unfold eval. rewrite <- Ht, <- Hc. clear Ht Hc.
+  induction (terms f) as [|[c m] l I]; [reflexivity|].
   cbn [fold_right map fst snd]. rewrite q_add, q_mul, Hv. f_equal. exact I.
 Qed.
 
@@ -139,7 +143,8 @@ Lemma heard_rel : forall s x r, Q2R (heard net s x r) = heard net' (map (map Q2R
 Proof.
   intros s x r. unfold heard. rewrite q_sum, map_map. apply (f_equal (@sum reals)). rewrite <- (rel_same_row _ _ rel).
   induction (rel_heads _ _ rel) as [|h g l k H _ I]; [reflexivity|]. cbn [map].
-  rewrite I. apply (f_equal (fun v => v :: _)). pose proof H as [_ [_ [_ <-]]]. destruct (Network.same_row net (into h) r); [now apply attend_rel|apply q_zero].
+  rewrite I. apply (f_equal (fun v => v :: _)). pose proof H as [_ [_ [_ <-]]].
+  destruct (Network.same_row net (into h) r); [now apply attend_rel|apply q_zero].
 Qed.
 
 Lemma loop_rel : forall t s, map (map Q2R) (loop net t s) = loop net' t (map (map Q2R) s).
@@ -147,7 +152,8 @@ Proof.
   intros t s. unfold loop, attention. rewrite !map_map. apply map_ext. intros x. unfold feed_forward.
   rewrite !map_map, (rel_rows _ _ rel). 
   assert (E : map Q2R (map (fun r => add (read net x r) (heard net s x r)) (rows net')) =
-              map (fun r => @add reals (read net' (map Q2R x) r) (heard net' (map (map Q2R) s) (map Q2R x) r)) (rows net')).
+              map (fun r => @add reals (read net' (map Q2R x) r) (heard net' (map (map Q2R) s) (map Q2R x) r))
+                (rows net')).
   { rewrite map_map. apply map_ext. intros r. now rewrite q_add, read_rel, heard_rel. }
   apply map_ext. intros r. rewrite q_add, q_mul, (rel_eta _ _ rel). rewrite read_rel, E. do 2 f_equal.
   apply eval_rel; [apply (rel_update _ _ rel)|]. intros u. unfold hidden. rewrite q_relu. f_equal.
@@ -158,7 +164,8 @@ Theorem output_transfer : forall inputs, map (map Q2R) (output net inputs) = out
 Proof.
   intros inputs. unfold output.
   assert (Start : map (map Q2R) (map (start net) inputs) = map (start net') (map (map Q2R) inputs)).
-  { rewrite !map_map. apply map_ext. intros x. unfold start. rewrite map_map, (rel_rows _ _ rel). apply map_ext. intros r.
+  { rewrite !map_map. apply map_ext. intros x. unfold start. rewrite map_map, (rel_rows _ _ rel). apply map_ext.
+    intros r.
     apply eval_rel; [apply (rel_encode _ _ rel)|]. intros i. rewrite <- q_zero. symmetry. apply (map_nth Q2R). }
   assert (Run : forall t s, map (map Q2R) (run net t s) = run net' t (map (map Q2R) s)).
   { induction t as [|t I]; intros s; [reflexivity|]. cbn [run]. now rewrite loop_rel, I. }
@@ -175,7 +182,8 @@ Variables (d N n : nat) (slope : Q).
 Hypothesis n_two : (2 <= n)%nat.
 Let B := (n ^ d)%nat.
 
-Ltac numbers := unfold constant, reads; cbn [terms const map fst snd]; rewrite ?q_sub, ?q_mul, ?q_opp, ?q_of_Z, ?q_one, ?q_zero.
+Ltac numbers := unfold constant, reads; cbn [terms const map fst snd];
+  rewrite ?q_sub, ?q_mul, ?q_opp, ?q_of_Z, ?q_one, ?q_zero.
 
 Lemma q_half : Q2R (@inv rationals (of_Z 2)) = @inv reals (of_Z 2).
 Proof. apply (q_nat 2). lia. Qed.
@@ -211,7 +219,8 @@ Proof.
     pose proof (base_pos n d n_two). lra.
   - intros u. destruct u; split; cbn [block_argument]; numbers; try reflexivity. apply q_half.
   - intros r. destruct r; split; cbn [block_update]; numbers; try reflexivity.
-    induction (seq 0 d) as [|i l I]; [reflexivity|]. cbn [flat_map map app fst snd]. rewrite q_opp, q_of_Z, I. reflexivity.
+    induction (seq 0 d) as [|i l I]; [reflexivity|]. cbn [flat_map map app fst snd]. rewrite q_opp, q_of_Z, I.
+    reflexivity.
   - intros t r. destruct r; cbn [block_eta]; rewrite <- ?Loops; try apply q_one.
     + destruct (t + 1 <? block_loops N n known)%nat; [|apply q_zero]. now rewrite q_sub, !Thr.
     + destruct (t <? n - 1)%nat; [apply q_one|apply q_zero].
@@ -241,7 +250,8 @@ Theorem block_exact_rational : forall (label : list nat -> nat -> list Q) inputs
 Proof.
   intros label inputs cells Hslope Hlabel HN Hin ids.
   rewrite (output_transfer _ _ (block_rel (table B N label))), table_map.
-  pose proof (block_exact d N n (Q2R slope) n_two Hslope (fun s z => map Q2R (label s z)) (map (map Q2R) inputs) cells) as H.
+  pose proof (block_exact d N n (Q2R slope) n_two Hslope (fun s z => map Q2R (label s z)) (map (map Q2R) inputs)
+    cells) as H.
   unfold block_for in H. fold B in H. rewrite H.
   - symmetry. apply map_map.
   - intros s z Hs Hz. rewrite map_length. now apply Hlabel.

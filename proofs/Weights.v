@@ -1,9 +1,10 @@
 (** * Networks as matrices
 
-    [matrices] writes a network down as the dense matrices that [LoopedNetwork.weights] of the Python package returns, with
-    eta(t) as one row of numbers per loop; [of_matrices] reads such matrices as a network whose rows and hidden units are
-    numbered.  The tests export networks of the package in this form, compare them with the networks of this folder entry
-    by entry, and run them on given inputs, in both cases by computation inside Coq, over the rationals. *)
+    [matrices] writes a network down as the dense matrices that [LoopedNetwork.weights] of the Python package returns,
+    with eta(t) as one row of numbers per loop; [of_matrices] reads such matrices as a network whose rows and hidden
+    units are numbered.  The tests export networks of the package in this form, compare them with the networks of this
+    folder entry by entry, and run them on given inputs, in both cases by computation inside Coq, over the
+    rationals. *)
 From Coq Require Import List ZArith QArith Arith Bool.
 From Looped Require Import Network.
 Import ListNotations.
