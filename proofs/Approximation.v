@@ -20,8 +20,8 @@ Proof.
   assert (Pl : (positional n l < n ^ length l)%nat) by (apply positional_bound; auto with *).
   pose proof (Hc a (or_introl eq_refl)) as Ha. destruct i as [|i]; cbn [nth].
   - replace (S (length l) - 1 - 0)%nat with (length l) by lia.
-    rewrite Nat.div_add_l, (Nat.div_small (positional n l)), Nat.add_0_r by (assumption || (apply Nat.pow_nonzero;
-      lia)).
+    rewrite Nat.div_add_l, (Nat.div_small (positional n l)), Nat.add_0_r
+      by (assumption || (apply Nat.pow_nonzero; lia)).
     now apply Nat.mod_small.
   - replace (S (length l) - 1 - S i)%nat with (length l - 1 - i)%nat by lia.
     assert (E : (n ^ length l = n ^ i * n * n ^ (length l - 1 - i))%nat).
