@@ -9,7 +9,8 @@ operands of its weights' gradients, which are multiplied for several loops at on
 from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from copy import copy
-from functools import partial
+from functools import cache, partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -85,6 +86,11 @@ class _Folded:
     def of_loop(self, t: int) -> LayerWeights:
         return LayerWeights(*(_row(getattr(self, name), t) for name in LayerWeights._fields))
 
+    @property
+    def tables(self) -> LayerWeights:
+        """All loops' weights, (loop, ...) or (1, ...) where all loops share them."""
+        return LayerWeights(*(getattr(self, name) for name in LayerWeights._fields))
+
     def qkv_bias(self, t: int) -> Tensor | None:
         """What a shift in front of the matrix amounts to."""
         return None if self.b_qkv is None else _row(self.b_qkv, t)
@@ -117,6 +123,8 @@ class _Made(NamedTuple):
     attended: Attended | None
     z: Tensor | None
     """what the activation is applied to, unless it is cheaper to multiply again"""
+    rotated: bool = False
+    """whether the queries and keys are kept as they were rotated"""
 
 
 class _Trace(NamedTuple):
@@ -133,6 +141,8 @@ ATTENTION, FEED_FORWARD = 0, 1
 NARROW = 256
 """Up to this width a product of the feed-forward layer takes no longer than one pass over what it makes: there the
 backward pass multiplies again what the activation was applied to."""
+BUSY_FOR_ANSWERS, BUSY_FOR_TRAINING = 0.48, 0.7
+"""share of the GPU from which on one launch for all loops is faster than one per operation (`gluon_loops.py`)"""
 HALVED_TOKENS = 2**16
 """from which on answers are computed in two halves"""
 
@@ -214,6 +224,8 @@ class _Pass:
     def answers(self, x: Tensor, states: Mapping[int, Tensor]) -> None:
         """Write the states, and keep nothing. Sequences never mix: while one half of them waits for memory, the other
         one can multiply."""
+        if self.in_one_launch(x, states):
+            return
         loops, seq_len = range(self.plan.num_loops), self.heads["seq_len"]
         if not x.is_cuda or len(x) < max(HALVED_TOKENS, 2 * seq_len):
             _exhaust(self.forward(x, loops, states=states))
@@ -224,6 +236,31 @@ class _Pass:
             for rows in (slice(middle), slice(middle, None))
         ]
         side_by_side([partial(_exhaust, half) for half in halves], x.device)
+
+    def in_one_launch(self, x: Tensor, states: Mapping[int, Tensor], trace: _Trace | None = None) -> bool:
+        """Do what `forward` does, for all loops, by the kernel for that; return False, having done nothing, where it
+        is slower or does not cover the block."""
+        gluon, plan, seq_len = _gluon(), self.plan, self.heads["seq_len"]
+        if gluon is None or len(self.folded) > 1 or self.folded[0].b_qkv is not None:
+            return False
+        weights = self.folded[0].tables
+        least = BUSY_FOR_ANSWERS if trace is None else BUSY_FOR_TRAINING
+        if gluon.share_busy(len(x) // seq_len, x.device) < least or not gluon.covers(
+            weights, num_heads=plan.num_heads, seq_len=seq_len
+        ):
+            return False
+        kept = None
+        if trace is not None:
+            qkv = torch.empty(plan.num_loops, len(x), 3 * x.shape[1], dtype=plan.compute_dtype, device=x.device)
+            kept = gluon.Kept(trace.norms[0].values, trace.norms[0].inverses, qkv)
+        launch = partial(
+            gluon.run_loops, weights, x, self.inject, states, seq_len=seq_len, causal=plan.causal,
+            activation=plan.activation, rotation=plan.rotation, kept=kept,
+        )  # fmt: skip
+        done = gluon.attempt("answers in one launch" if kept is None else "the forward pass in one launch", launch)
+        if done and trace is not None and kept is not None:
+            trace.made.extend([_Made(each, None, None, rotated=True)] for each in kept.qkv)
+        return done
 
     def part(self, rows: slice) -> "_Pass":
         """The same for some of the tokens."""
@@ -249,7 +286,7 @@ class _Pass:
         """
         made = trace.made.pop()  # its memory can be used again
         for layer in reversed(range(len(self.folded))):
-            weights, norms, (qkv, attended, z) = self.folded[layer].of_loop(t), trace.norms[layer], made[layer]
+            weights, norms, (qkv, attended, z, rotated) = self.folded[layer].of_loop(t), trace.norms[layer], made[layer]
             places = self.operands(gradients, t, layer)
             if z is None:
                 z = _product(norms.of(FEED_FORWARD, t).value, weights.w_in, weights.b_in)
@@ -260,8 +297,8 @@ class _Pass:
                 out=Rounded(places.grad_attention, rest),
             )  # fmt: skip
             attend_backward(
-                qkv, attended, places.grad_attention @ weights.w_out, self.plan.rotation, out=places.grad_qkv,
-                mixed=places.mixed, **self.heads,
+                qkv, attended, places.grad_attention @ weights.w_out, self.plan.rotation, rotated=rotated,
+                out=places.grad_qkv, mixed=places.mixed, **self.heads,
             )  # fmt: skip
             first = layer == 0
             before = (t - 1, len(self.folded) - 1) if first else (t, layer - 1)
@@ -289,10 +326,12 @@ class _FusedLoops(torch.autograd.Function):
         ctx.trace = None if plan.remat else run.trace(first, loops)
         starts = loops[:: plan.remat] if plan.remat else ()
         ctx.starts = dict.fromkeys(starts[:1], first)
+        ctx.run, ctx.shape = run, x.shape
+        if ctx.trace is not None and run.in_one_launch(first, states, ctx.trace):
+            return found
         for t, start in enumerate(run.forward(first, loops, ctx.trace, states=states, starts=starts)):
             if start is not None:
                 ctx.starts[t + 1] = start
-        ctx.run, ctx.shape = run, x.shape
         return found
 
     @staticmethod
@@ -341,6 +380,16 @@ def _traces(ctx: Any) -> Iterator[_Trace]:
         trace = run.trace(ctx.starts[start], loops)
         _exhaust(run.forward(ctx.starts[start], loops, trace))
         yield trace
+
+
+@cache
+def _gluon() -> ModuleType | None:
+    """The kernel for all loops at once, where Triton has what it is written in."""
+    try:
+        from looped.kernels import gluon_loops
+    except (ImportError, AttributeError):
+        return None
+    return gluon_loops
 
 
 def _exhaust(steps: Iterator[object]) -> None:

@@ -1,0 +1,87 @@
+"""What the Gluon kernels share, and the names of Gluon that differ between versions of Triton.
+
+Gluon is experimental. Every kernel in it has a Triton kernel or a library call that computes the same: `attempt` says
+whether a launch succeeded, and the caller takes the other path where it did not.
+"""
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+# It takes a kernel for the Python function that it is written as.
+
+import sys
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+# Triton 3.9 still has the names of 3.6, but they only raise an error.
+copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+copy_out = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
+HOPPER = 9
+"""compute capability of the GPUs that have the instructions in these kernels"""
+_failed: set[str] = set()
+
+
+def attempt(purpose: str, launch: Callable[[], object]) -> bool:
+    """Launch a kernel and return True, or print one line and return False where it does not compile or start."""
+    if purpose in _failed:
+        return False
+    try:
+        launch()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # the compiler of an experimental language raises anything
+        _failed.add(purpose)
+        reason = next(iter(str(error).strip().splitlines()[-1:]), "")
+        print(
+            f"looped: {purpose} uses the Triton kernels, the Gluon kernel failed: {type(error).__name__} {reason}",
+            file=sys.stderr,
+        )
+        return False
+    return True
+
+
+@cache
+def num_multiprocessors(device: torch.device) -> int:
+    """Return how many programs of a kernel run at once, one per multiprocessor; 0 where the kernels cannot run."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != HOPPER:
+        return 0
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def box_of(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """Describe a tensor, flattened to two axes, for copies of (rows, columns) boxes."""
+    box = [rows, columns]
+    layout = gl.NVMMASharedLayout.get_default_for(box, gl.bfloat16)
+    return TensorDescriptor.from_tensor(tensor.view(-1, tensor.shape[-1]), box, layout)
+
+
+@gluon.jit
+def tanh(x):
+    return gl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def pairs_of(x):
+    """Split (rows, columns) into its even and its odd columns."""
+    return gl.split(gl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
+
+
+@gluon.jit
+def load_angles(angles_ptr, first, LAYOUT: gl.constexpr):
+    """Load the cosines and sines of 64 positions, stored side by side as rows of 64 numbers."""
+    rows = first + gl.arange(0, 64, layout=gl.SliceLayout(1, LAYOUT))
+    columns = gl.arange(0, 64, layout=gl.SliceLayout(0, LAYOUT))
+    return pairs_of(gl.load(angles_ptr + rows[:, None] * 64 + columns[None, :]).to(gl.float32))
+
+
+@gluon.jit
+def rotate(x, cos, sin, LAYOUT: gl.constexpr):
+    """Rotate neighbouring columns of (64, 64) by their angles; minus the sine rotates back."""
+    left, right = pairs_of(x)
+    both = gl.join(left * cos - right * sin, left * sin + right * cos)
+    return gl.convert_layout(gl.reshape(both, x.shape), LAYOUT, assert_trivial=True)
