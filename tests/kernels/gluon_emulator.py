@@ -193,6 +193,17 @@ def warpgroup_mma_wait(num_outstanding=0, deps=()):
     return found[0] if len(found) == 1 else tuple(found)
 
 
+@contextmanager
+def _typed_tensors() -> Iterator[None]:
+    """Let a tensor have a `type` with a layout, as a kernel's has."""
+    kept = torch.Tensor.type
+    torch.Tensor.type = property(lambda _: SimpleNamespace(layout=Layout()))
+    try:
+        yield
+    finally:
+        torch.Tensor.type = kept
+
+
 def warp_specialize(partitions, _warps, _registers) -> None:
     program, grid, failures = LOCAL.program, LOCAL.grid, []
 
@@ -239,7 +250,8 @@ class Kernel:
             given = [Pointer(each.view(-1)) if isinstance(each, Tensor) else each for each in args]
             for program in range(grid[0]):
                 enter(program, grid[0])
-                self.function(*given, **options)
+                with _typed_tensors():
+                    self.function(*given, **options)
                 leave()
 
         return launch

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cache, partial
+from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -143,6 +144,8 @@ NARROW = 256
 backward pass multiplies again what the activation was applied to."""
 BUSY_FOR_ANSWERS, BUSY_FOR_TRAINING = 0.48, 0.7
 """share of the GPU from which on one launch for all loops is faster than one per operation (`gluon_loops.py`)"""
+FEWEST_TOKENS = 2**12
+"""from which on the backward pass of the activation is one launch (`gluon_activation.py`)"""
 HALVED_TOKENS = 2**16
 """from which on answers are computed in two halves"""
 
@@ -166,6 +169,8 @@ class _Pass:
             _Folded(weights, _of_layer(self.tables[0], place), _of_layer(self.tables[1], place), plan.compute_dtype)
             for place, weights in enumerate(self.weights)
         ]
+        self.interleaved: dict[int, Any] = {}
+        """of each layer: its matrices as `slopes_in_one_launch` reads them"""
         self.heads: dict[str, Any] = {"num_heads": plan.num_heads, "seq_len": x.shape[1], "causal": plan.causal}
 
     def in_order(self, weights: LayerWeights) -> LayerWeights:
@@ -240,7 +245,7 @@ class _Pass:
     def in_one_launch(self, x: Tensor, states: Mapping[int, Tensor], trace: _Trace | None = None) -> bool:
         """Do what `forward` does, for all loops, by the kernel for that; return False, having done nothing, where it
         is slower or does not cover the block."""
-        gluon, plan, seq_len = _gluon(), self.plan, self.heads["seq_len"]
+        gluon, plan, seq_len = _gluon("loops"), self.plan, self.heads["seq_len"]
         if gluon is None or len(self.folded) > 1 or self.folded[0].b_qkv is not None:
             return False
         weights = self.folded[0].tables
@@ -288,12 +293,14 @@ class _Pass:
         for layer in reversed(range(len(self.folded))):
             weights, norms, (qkv, attended, z, rotated) = self.folded[layer].of_loop(t), trace.norms[layer], made[layer]
             places = self.operands(gradients, t, layer)
-            if z is None:
-                z = _product(norms.of(FEED_FORWARD, t).value, weights.w_in, weights.b_in)
-            torch.mm(places.grad_feed, weights.w_back, out=places.slope)
-            activation_backward(z, places.slope, places.active, places.slope_sums, self.plan.activation)
+            between = norms.of(FEED_FORWARD, t)
+            if not self.slopes_in_one_launch(t, layer, between.value, places):
+                if z is None:
+                    z = _product(between.value, weights.w_in, weights.b_in)
+                torch.mm(places.grad_feed, weights.w_back, out=places.slope)
+                activation_backward(z, places.slope, places.active, places.slope_sums, self.plan.activation)
             norm_backward(
-                norms.of(FEED_FORWARD, t), places.slope @ weights.w_in, Rounded(places.grad_feed, rest),
+                between, places.slope @ weights.w_in, Rounded(places.grad_feed, rest),
                 out=Rounded(places.grad_attention, rest),
             )  # fmt: skip
             attend_backward(
@@ -310,6 +317,27 @@ class _Pass:
                 summed=grad_inject if first and t > 0 else None, whole=whole if end else None,
             )  # fmt: skip
             gradients.done(t, layer, norms.both, trace.loops.start)
+
+
+    def num_slope_sums(self, tokens: int) -> int:
+        """Rows of sums that the kernel of `slopes_in_one_launch` writes; 0 where it does not run."""
+        gluon, weights = _gluon("activation"), self.folded[0].tables
+        if gluon is None or tokens < FEWEST_TOKENS or not gluon.covers(weights, weights.w_in.device):
+            return 0
+        return gluon.num_sums(tokens, weights.w_in.shape[1], weights.w_in.device)
+
+    def slopes_in_one_launch(self, t: int, layer: int, normed: Tensor, places: Operands) -> bool:
+        """Fill the activation's `places` by the kernel for that; return False where it does not run."""
+        gluon = _gluon("activation")
+        if gluon is None or self.num_slope_sums(len(normed)) == 0:
+            return False
+        if layer not in self.interleaved:
+            self.interleaved[layer] = gluon.interleaved(self.folded[layer].tables)
+        launch = partial(
+            gluon.activation_products, normed, places.grad_feed, self.interleaved[layer], places.active, places.slope,
+            places.slope_sums, loop=t, activation=self.plan.activation,
+        )  # fmt: skip
+        return gluon.attempt("the activation's backward pass", launch)
 
 
 class _FusedLoops(torch.autograd.Function):
@@ -341,7 +369,8 @@ class _FusedLoops(torch.autograd.Function):
         plan = run.plan
         given = dict(zip(plan.read, map(_flat, grads), strict=True))
         last = given[plan.read[-1]]
-        gradients = Gradients(run.tables, run.weights, len(last), plan.compute_dtype)
+        sums = run.num_slope_sums(len(last))
+        gradients = Gradients(run.tables, run.weights, len(last), plan.compute_dtype, sums)
         grad, rest = torch.empty_like(last), _rest_of(last, plan.compute_dtype)
 
         def of_state(t: int) -> Rounded:
@@ -383,13 +412,12 @@ def _traces(ctx: Any) -> Iterator[_Trace]:
 
 
 @cache
-def _gluon() -> ModuleType | None:
-    """The kernel for all loops at once, where Triton has what it is written in."""
+def _gluon(name: str) -> ModuleType | None:
+    """The module of a Gluon kernel, where Triton has what it is written in."""
     try:
-        from looped.kernels import gluon_loops
+        return import_module(f"looped.kernels.gluon_{name}")
     except (ImportError, AttributeError):
         return None
-    return gluon_loops
 
 
 def _exhaust(steps: Iterator[object]) -> None:

@@ -45,7 +45,7 @@ class Operands(NamedTuple):
     grad_feed: Tensor
     """gradient of what the feed-forward layer added"""
     slope_sums: Tensor
-    """(loops, tiles, width): sums of `slope` over the tokens of a tile, in float32"""
+    """(loops, parts, width): sums of `slope` over a part of the tokens each, in float32"""
 
     def of_loop(self, place: int) -> "Operands":
         return Operands(*(each[place] for each in self))
@@ -80,8 +80,11 @@ class Gradients:
         weights: Sequence[LayerWeights],
         tokens: int,
         dtype: torch.dtype,
+        most_sums: int = 0,
     ) -> None:
+        """A kernel may write up to `most_sums` sums of each channel's slope, where `num_sums` are fewer."""
         self.given, self.weights, self.tokens, self.dtype = tables, weights, tokens, dtype
+        self.num_sums = max(most_sums, num_sums(tokens))
         self.ff_dim, self.dim = weights[0].w_in.shape
         per_loop = tokens * (6 * self.dim + 2 * self.ff_dim) * torch.finfo(dtype).bits // 8 * len(weights)
         self.capacity = max(1, OPERAND_BYTES // per_loop)
@@ -141,7 +144,8 @@ class Gradients:
                 return memory
         widths = (3 * self.dim, self.dim, self.dim, self.ff_dim, self.ff_dim, self.dim)
         room = [torch.empty(loops, self.tokens, width, dtype=self.dtype, device=self.device) for width in widths]
-        sums = torch.empty(loops, num_sums(self.tokens), self.ff_dim, dtype=torch.float32, device=self.device)
+        # Rows that no kernel writes must not count.
+        sums = torch.zeros(loops, self.num_sums, self.ff_dim, dtype=torch.float32, device=self.device)
         return Operands(*room, sums)
 
     def _multiply(self, group: _Group, layer: int, normed_attention: Tensor, normed_feed: Tensor) -> None:
