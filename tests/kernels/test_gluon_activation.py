@@ -70,7 +70,7 @@ WHOLE = Case(batch=2, seq_len=70, dim=256, num_heads=4, ff_dim=256, num_loops=2,
 )
 def test_backward_pass_with_activation_products_matches_definition(case, monkeypatch):
     gluon = emulated("looped.kernels.gluon_activation", num_multiprocessors=4)
-    monkeypatch.setattr(triton_loops, "_gluon", {"activation": gluon}.get)
+    monkeypatch.setattr(triton_loops, "gluon_kernels", {"activation": gluon}.get)
     monkeypatch.setattr(triton_loops, "FEWEST_TOKENS", 0)
     launched, launch = [], gluon.activation_products
     gluon.activation_products = lambda *args, **options: launched.append(launch(*args, **options))

@@ -49,7 +49,7 @@ def launches(monkeypatch) -> list[bool]:
         run_loops(*args, kept=kept, **options)
 
     gluon.run_loops = watched
-    monkeypatch.setattr(triton_loops, "_gluon", {"loops": gluon}.get)
+    monkeypatch.setattr(triton_loops, "gluon_kernels", {"loops": gluon}.get)
     monkeypatch.setattr(triton_loops, "BUSY_FOR_TRAINING", 0.0)
     return seen
 

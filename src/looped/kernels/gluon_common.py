@@ -17,10 +17,15 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from looped.kernels.reference import Rotation
+
 # Triton 3.9 still has the names of 3.6, but they only raise an error.
 copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 copy_out = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
+# A sequence of 64 to 128 tokens is two tiles: its first 64 tokens, and its last 64. Tokens in the middle of a shorter
+# one are in both tiles, and computed twice, with equal results; `pairs_seen` has them attended to once.
+SHORTEST, LONGEST = 64, 128
 HOPPER = 9
 """compute capability of the GPUs that have the instructions in these kernels"""
 _failed: set[str] = set()
@@ -51,6 +56,11 @@ def num_multiprocessors(device: torch.device) -> int:
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != HOPPER:
         return 0
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def table_of(rotation: Rotation) -> Tensor:
+    """Return cosines and sines side by side, (seq, 64), as `load_angles` reads them."""
+    return torch.stack(rotation, dim=-1).flatten(1).contiguous()
 
 
 def box_of(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -85,3 +95,19 @@ def rotate(x, cos, sin, LAYOUT: gl.constexpr):
     left, right = pairs_of(x)
     both = gl.join(left * cos - right * sin, left * sin + right * cos)
     return gl.convert_layout(gl.reshape(both, x.shape), LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def pairs_seen(start, seq_len, CAUSAL: gl.constexpr, BY_KEY: gl.constexpr, LAYOUT: gl.constexpr):
+    """Return which pairs of 64 queries, from place `start` on, and all 128 keys count: every token of the other kind
+    once, and causal no later keys. With BY_KEY, the rows are keys and the columns queries."""
+    columns = gl.arange(0, 128, layout=gl.SliceLayout(0, LAYOUT))
+    places = gl.where(columns < 64, columns, columns - (128 - seq_len))
+    seen = ((columns < 64) | (places >= 64))[None, :]
+    if CAUSAL:
+        rows = start + gl.arange(0, 64, layout=gl.SliceLayout(1, LAYOUT))
+        if BY_KEY:
+            seen = seen & (places[None, :] >= rows[:, None])
+        else:
+            seen = seen & (places[None, :] <= rows[:, None])
+    return seen

@@ -12,8 +12,7 @@ KB for both), where each of them reads all 128. Queries, weights and what the he
 feed-forward layer takes 64 hidden channels at a time, and computes the activation of one chunk while the tensor cores
 add the chunk before it to the state.
 
-A shorter sequence has its last 64 tokens in the second warpgroup. Tokens in the middle are then in both: they are
-computed twice, with equal results, and softmax skips their second keys.
+The second warpgroup of a shorter sequence has its last 64 tokens, as `gluon_common.py` says.
 
 With KEEP the kernel is the forward pass of training, and also writes what the backward pass reads: both norms, one over
 both root mean squares, and queries, keys (rotated) and values.
@@ -36,13 +35,24 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from looped.kernels.gluon_common import (
+    LONGEST,
+    SHORTEST,
+    box_of,
+    copy_in,
+    copy_out,
+    load_angles,
+    num_multiprocessors,
+    pairs_seen,
+    rotate,
+    table_of,
+    tanh,
+)
 from looped.kernels.gluon_common import attempt as attempt
-from looped.kernels.gluon_common import box_of, copy_in, copy_out, load_angles, num_multiprocessors, rotate, tanh
 from looped.kernels.reference import RMS_EPSILON, Activation, LayerWeights, Rotation
 
 DIM, HEAD, FF_STEP = 256, 64, 256
 """the width and the size of a head that the kernel is written for, and what the hidden width is a multiple of"""
-SHORTEST, LONGEST = 64, 128
 EPSILON = gl.constexpr(RMS_EPSILON)
 POWER = gl.constexpr(HEAD**-0.5 * 1.4426950408889634)
 """of 2 in a softmax: the scale of the scores times log2(e)"""
@@ -90,7 +100,7 @@ def run_loops(
     later one starts from the last state plus `inject`. A rotation turns neighbouring channels, as in `paired`.
     """
     sequences, loops_axis = len(x) // seq_len, (kept.norms.shape[1] if kept is not None else 1)
-    angles = x if rotation is None else torch.stack(rotation, dim=-1).flatten(1).contiguous()
+    angles = x if rotation is None else table_of(rotation)
     w_qkv, w_out, w_in, b_in, w_back, b_back = weights
     boxes = box_of(w_qkv, 64, 256), box_of(w_out, 256, 64), box_of(w_in, 64, 256), box_of(w_back, 256, 64)
     steps = [table.shape[-2] if len(table) > 1 else 0 for table in (w_qkv, w_out, w_in, w_back)]
@@ -118,18 +128,6 @@ def _activate(z, KIND: gl.constexpr):
     if KIND == "gelu":
         return half * tanh(z * (0.7978845608 + 0.035677408137 * (z * z))) + half
     return half * tanh(half) + half  # z sigmoid(z)
-
-
-@gluon.jit
-def _seen(start, seq_len, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
-    """Return which of the 128 keys the queries from `start` on attend to: every token once, or causal no later ones."""
-    columns = gl.arange(0, 128, layout=gl.SliceLayout(0, LAYOUT))
-    places = gl.where(columns < 64, columns, columns - (128 - seq_len))
-    seen = ((columns < 64) | (places >= 64))[None, :]
-    if CAUSAL:
-        queries = start + gl.arange(0, 64, layout=gl.SliceLayout(1, LAYOUT))
-        seen = seen & (places[None, :] <= queries[:, None])
-    return seen
 
 
 @gluon.jit
@@ -239,7 +237,8 @@ def _compute(
                 scores = warpgroup_mma(query, keys.permute((1, 0)), zero, use_acc=False, is_async=True)
                 scores = warpgroup_mma_wait(0, (scores,))
                 if CAUSAL or SHORT:
-                    scores = gl.where(_seen(start, seq_len, CAUSAL, HALF), scores, float("-inf"))
+                    seen = pairs_seen(start, seq_len, CAUSAL, False, HALF)
+                    scores = gl.where(seen, scores, float("-inf"))
                 largest = gl.max(scores, axis=1) * POWER
                 weights = gl.exp2(scores * POWER - largest[:, None])
                 share = 1.0 / gl.sum(weights, axis=1)

@@ -6,7 +6,7 @@ Longer sequences take PyTorch's own attention, which works through the keys in b
 # pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
 # It takes a kernel for the Python function that it is written as.
 
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from looped.kernels.reference import Rotation
-from looped.kernels.triton_common import dot, load_angles, precision_of, turn
+from looped.kernels.triton_common import dot, gluon_kernels, load_angles, precision_of, turn
 from looped.kernels.triton_pointwise import gather_heads, rotate_heads
 
 LONGEST = 128
@@ -82,6 +82,14 @@ def attend_backward(
     tokens, dim = mixed.shape
     size = dim // num_heads
     if attended is None or attended.whole is None:
+        gluon = gluon_kernels("attention")
+        if gluon is not None and gluon.covers(qkv, num_heads=num_heads, seq_len=seq_len):
+            launch = partial(
+                gluon.attend_backward, qkv, grad, rotation, num_heads=num_heads, seq_len=seq_len, causal=causal,
+                out=out, mixed=mixed, rotated=rotated,
+            )  # fmt: skip
+            if gluon.attempt("the backward pass of attention", launch):
+                return
         _attend_backward[(tokens // seq_len, num_heads)](
             qkv, grad, out, mixed, *((qkv, qkv) if rotation is None else rotation), seq_len, size**-0.5,
             DIM=dim, SIZE=size, ROWS=_rows(seq_len), CAUSAL=causal, ROTARY=rotation is not None,

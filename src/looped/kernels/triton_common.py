@@ -1,11 +1,23 @@
 """What the Triton kernels share."""
 
 import os
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+
+@cache
+def gluon_kernels(name: str) -> ModuleType | None:
+    """Return the module `gluon_{name}`, or None where Triton does not have what it is written in."""
+    try:
+        return import_module(f"looped.kernels.gluon_{name}")
+    except (ImportError, AttributeError):
+        return None
 
 
 def precision_of(factor: Tensor) -> str:

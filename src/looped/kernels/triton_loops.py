@@ -9,9 +9,7 @@ operands of its weights' gradients, which are multiplied for several loops at on
 from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from copy import copy
-from functools import cache, partial
-from importlib import import_module
-from types import ModuleType
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +18,7 @@ from torch import Tensor
 from looped.kernels.cuda_graphs import side_by_side
 from looped.kernels.reference import Activation, LayerWeights, Modulation, Rotation
 from looped.kernels.triton_attention import Attended, attend, attend_backward, paired
+from looped.kernels.triton_common import gluon_kernels
 from looped.kernels.triton_pointwise import (
     Normed,
     Rounded,
@@ -245,7 +244,7 @@ class _Pass:
     def in_one_launch(self, x: Tensor, states: Mapping[int, Tensor], trace: _Trace | None = None) -> bool:
         """Do what `forward` does, for all loops, by the kernel for that; return False, having done nothing, where it
         is slower or does not cover the block."""
-        gluon, plan, seq_len = _gluon("loops"), self.plan, self.heads["seq_len"]
+        gluon, plan, seq_len = gluon_kernels("loops"), self.plan, self.heads["seq_len"]
         if gluon is None or len(self.folded) > 1 or self.folded[0].b_qkv is not None:
             return False
         weights = self.folded[0].tables
@@ -321,14 +320,14 @@ class _Pass:
 
     def num_slope_sums(self, tokens: int) -> int:
         """Rows of sums that the kernel of `slopes_in_one_launch` writes; 0 where it does not run."""
-        gluon, weights = _gluon("activation"), self.folded[0].tables
+        gluon, weights = gluon_kernels("activation"), self.folded[0].tables
         if gluon is None or tokens < FEWEST_TOKENS or not gluon.covers(weights, weights.w_in.device):
             return 0
         return gluon.num_sums(tokens, weights.w_in.shape[1], weights.w_in.device)
 
     def slopes_in_one_launch(self, t: int, layer: int, normed: Tensor, places: Operands) -> bool:
         """Fill the activation's `places` by the kernel for that; return False where it does not run."""
-        gluon = _gluon("activation")
+        gluon = gluon_kernels("activation")
         if gluon is None or self.num_slope_sums(len(normed)) == 0:
             return False
         if layer not in self.interleaved:
@@ -409,15 +408,6 @@ def _traces(ctx: Any) -> Iterator[_Trace]:
         trace = run.trace(ctx.starts[start], loops)
         _exhaust(run.forward(ctx.starts[start], loops, trace))
         yield trace
-
-
-@cache
-def _gluon(name: str) -> ModuleType | None:
-    """The module of a Gluon kernel, where Triton has what it is written in."""
-    try:
-        return import_module(f"looped.kernels.gluon_{name}")
-    except (ImportError, AttributeError):
-        return None
 
 
 def _exhaust(steps: Iterator[object]) -> None:
