@@ -106,8 +106,5 @@ def pairs_seen(start, seq_len, CAUSAL: gl.constexpr, BY_KEY: gl.constexpr, LAYOU
     seen = ((columns < 64) | (places >= 64))[None, :]
     if CAUSAL:
         rows = start + gl.arange(0, 64, layout=gl.SliceLayout(1, LAYOUT))
-        if BY_KEY:
-            seen = seen & (places[None, :] >= rows[:, None])
-        else:
-            seen = seen & (places[None, :] <= rows[:, None])
+        seen = seen & (places[None, :] >= rows[:, None] if BY_KEY else places[None, :] <= rows[:, None])
     return seen

@@ -196,7 +196,7 @@ def _compute(
         x = gl.load(x_ptr + at)
         for t in range(first_loop, end_loop):
             row = t * tokens + token
-            if INJECT:
+            if INJECT:  # noqa: SIM102 (the compiler sees this one, the GPU the next)
                 if t > 0:
                     x += gl.load(inject_ptr + at).to(gl.float32)
             _put_norm(x, norm, norms_box, row, inverses_ptr + t * tokens + rows, KEEP)

@@ -317,7 +317,6 @@ class _Pass:
             )  # fmt: skip
             gradients.done(t, layer, norms.both, trace.loops.start)
 
-
     def num_slope_sums(self, tokens: int) -> int:
         """Rows of sums that the kernel of `slopes_in_one_launch` writes; 0 where it does not run."""
         gluon, weights = gluon_kernels("activation"), self.folded[0].tables
@@ -368,8 +367,13 @@ class _FusedLoops(torch.autograd.Function):
         plan = run.plan
         given = dict(zip(plan.read, map(_flat, grads), strict=True))
         last = given[plan.read[-1]]
-        sums = run.num_slope_sums(len(last))
-        gradients = Gradients(run.tables, run.weights, len(last), plan.compute_dtype, sums)
+        grad_inject = None if run.inject is None else torch.zeros_like(last)
+        # The gradient of what is injected is the sum of the states' gradients, unless those were changed.
+        unchanged = len(plan.read) == 1 and plan.growth_limit is None
+        gradients = Gradients(
+            run.tables, run.weights, len(last), plan.compute_dtype, run.num_slope_sums(len(last)),
+            grad_inject if unchanged else None,
+        )  # fmt: skip
         grad, rest = torch.empty_like(last), _rest_of(last, plan.compute_dtype)
 
         def of_state(t: int) -> Rounded:
@@ -380,11 +384,10 @@ class _FusedLoops(torch.autograd.Function):
         if plan.growth_limit is not None:
             norms = example_norms(of_state(plan.read[-1]), ctx.shape[0])
             limited = partial(limit_growth, last_norms=norms, limit=plan.growth_limit)
-        grad_inject = None if run.inject is None else torch.zeros_like(last)
         for trace in _traces(ctx):
             try:
                 for t in reversed(trace.loops):
-                    run.backward(t, trace, gradients, rest, given.get(t - 1), grad_inject, grad)
+                    run.backward(t, trace, gradients, rest, given.get(t - 1), None if unchanged else grad_inject, grad)
                     if limited is not None and t > 0:
                         limited(of_state(t - 1))
             finally:  # whatever happened, the memory of all this will be used again
