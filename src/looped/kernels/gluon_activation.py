@@ -10,7 +10,8 @@ one multiplies while the other one computes and stores what comes after its prod
 columns of a product, so the matrices' channels are stored in an order (`interleaved`) that makes its columns 8 in a row
 of memory: one wide store.
 """
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 # It takes a kernel for the Python function that it is written as.
 
 from typing import NamedTuple

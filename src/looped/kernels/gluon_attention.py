@@ -7,7 +7,8 @@ of keys and values. So the left factor of every product is in registers or as it
 on the way. Results leave through a stage of 8 KB. 73 KB and 168 registers a thread let three programs share a
 multiprocessor.
 """
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 # It takes a kernel for the Python function that it is written as.
 
 import torch

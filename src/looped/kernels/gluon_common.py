@@ -3,7 +3,8 @@
 Gluon is experimental. Every kernel in it has a Triton kernel or a library call that computes the same: `attempt` says
 whether a launch succeeded, and the caller takes the other path where it did not.
 """
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 # It takes a kernel for the Python function that it is written as.
 
 import sys

@@ -17,7 +17,8 @@ The second warpgroup of a shorter sequence has its last 64 tokens, as `gluon_com
 With KEEP the kernel is the forward pass of training, and also writes what the backward pass reads: both norms, one over
 both root mean squares, and queries, keys (rotated) and values.
 """
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 # It takes a kernel for the Python function that it is written as.
 
 from collections.abc import Mapping

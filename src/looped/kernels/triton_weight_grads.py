@@ -6,7 +6,7 @@ One product P_t = dY_t^T X_t per loop serves all: with Y_t = X_t (gate_t W scale
 
 (No matrix of the block has both a scale and a gate.)
 """
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
 # It takes a kernel for the Python function that it is written as.
 
 from collections.abc import Iterator, Sequence
