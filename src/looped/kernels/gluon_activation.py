@@ -11,7 +11,7 @@ columns of a product, so the matrices' channels are stored in an order (`interle
 of memory: one wide store.
 """
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 # It takes a kernel for the Python function that it is written as.
 
 from typing import NamedTuple

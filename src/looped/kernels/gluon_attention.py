@@ -8,7 +8,7 @@ on the way. Results leave through a stage of 8 KB. 73 KB and 168 registers a thr
 multiprocessor.
 """
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 # It takes a kernel for the Python function that it is written as.
 
 import torch

@@ -4,7 +4,7 @@ Gluon is experimental. Every kernel in it has a Triton kernel or a library call 
 whether a launch succeeded, and the caller takes the other path where it did not.
 """
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 # It takes a kernel for the Python function that it is written as.
 
 import sys

@@ -18,7 +18,7 @@ With KEEP the kernel is the forward pass of training, and also writes what the b
 both root mean squares, and queries, keys (rotated) and values.
 """
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 # It takes a kernel for the Python function that it is written as.
 
 from collections.abc import Mapping
