@@ -51,11 +51,11 @@ def interleaved(weights: LayerWeights) -> Interleaved:
     return Interleaved(w_in[:, order], b_in[:, order], w_back[:, :, order].contiguous())
 
 
-def covers(weights: LayerWeights, device: torch.device) -> bool:
-    """Return whether the kernel is written for a feed-forward layer of this shape, and can run."""
-    w_in = weights.w_in
-    fits = w_in.dtype == torch.bfloat16 and w_in.shape[-1] == DIM and w_in.shape[-2] % PIECE == 0
-    return fits and num_multiprocessors(device) >= w_in.shape[-2] // PIECE
+def covers(weights: LayerWeights, tokens: int, device: torch.device) -> bool:
+    """Return whether the kernel is written for a feed-forward layer of this shape, and can run; it counts in 31 bits."""
+    *_, ff_dim, dim = weights.w_in.shape
+    fits = weights.w_in.dtype == torch.bfloat16 and dim == DIM and ff_dim % PIECE == 0 and tokens * ff_dim < 2**31
+    return fits and num_multiprocessors(device) >= ff_dim // PIECE
 
 
 def num_sums(tokens: int, ff_dim: int, device: torch.device) -> int:

@@ -70,10 +70,10 @@ class Kept(NamedTuple):
     """(loops, tokens, 3 * dim); queries and keys are rotated"""
 
 
-def covers(weights: LayerWeights, *, num_heads: int, seq_len: int) -> bool:
-    """Return whether the kernel is written for a block of this shape."""
+def covers(weights: LayerWeights, *, num_heads: int, seq_len: int, tokens: int) -> bool:
+    """Return whether the kernel is written for a block of this shape; it counts a state's numbers in 31 bits."""
     shape = weights.w_qkv.dtype, weights.w_qkv.shape[-1], num_heads
-    fits = weights.w_in.shape[-2] % FF_STEP == 0 and SHORTEST <= seq_len <= LONGEST
+    fits = weights.w_in.shape[-2] % FF_STEP == 0 and SHORTEST <= seq_len <= LONGEST and tokens * DIM < 2**31
     return fits and shape == (torch.bfloat16, DIM, DIM // HEAD)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from looped.kernels.cuda_graphs import side_by_side
+from looped.kernels.library import product
 from looped.kernels.reference import Activation, LayerWeights, Modulation, Rotation
 from looped.kernels.triton_attention import Attended, attend, attend_backward, paired
 from looped.kernels.triton_common import gluon_kernels
@@ -201,10 +202,10 @@ class _Pass:
             for layer, folded in enumerate(self.folded):
                 weights, last = folded.of_loop(t), layer == last_layer
                 before, between = place_for(ATTENTION, t, layer), place_for(FEED_FORWARD, t, layer)
-                qkv = _product(before.value, weights.w_qkv, folded.qkv_bias(t))
+                qkv = product(before.value, weights.w_qkv, folded.qkv_bias(t), transposed=True)
                 attended = attend(qkv, plan.rotation, keep=trace is not None, **self.heads)
-                add_norm(before, _product(attended.mixed, weights.w_out), normed=between)
-                z = _product(between.value, weights.w_in, weights.b_in) if self.with_z else None
+                add_norm(before, product(attended.mixed, weights.w_out, transposed=True), normed=between)
+                z = product(between.value, weights.w_in, weights.b_in, transposed=True) if self.with_z else None
                 if trace is not None:
                     # Of a short sequence, the backward pass makes it again.
                     made.append(_Made(qkv, None if attended.whole is None else attended, z))
@@ -219,7 +220,7 @@ class _Pass:
                 else:
                     active = activation_forward(z, plan.activation)
                 inject = self.inject if last and t + 1 < plan.num_loops else None
-                update = _product(active, weights.w_back)
+                update = product(active, weights.w_back, transposed=True)
                 add_norm(between, update, weights.b_back, state=state, inject=inject, total=start, normed=follows)
             if trace is not None:
                 trace.made.append(made)
@@ -250,7 +251,7 @@ class _Pass:
         weights = self.folded[0].tables
         least = BUSY_FOR_ANSWERS if trace is None else BUSY_FOR_TRAINING
         if gluon.share_busy(len(x) // seq_len, x.device) < least or not gluon.covers(
-            weights, num_heads=plan.num_heads, seq_len=seq_len
+            weights, num_heads=plan.num_heads, seq_len=seq_len, tokens=len(x)
         ):
             return False
         kept = None
@@ -295,24 +296,24 @@ class _Pass:
             between = norms.of(FEED_FORWARD, t)
             if not self.slopes_in_one_launch(t, layer, between.value, places):
                 if z is None:
-                    z = _product(between.value, weights.w_in, weights.b_in)
-                torch.mm(places.grad_feed, weights.w_back, out=places.slope)
+                    z = product(between.value, weights.w_in, weights.b_in, transposed=True)
+                product(places.grad_feed, weights.w_back, transposed=False, out=places.slope)
                 activation_backward(z, places.slope, places.active, places.slope_sums, self.plan.activation)
             norm_backward(
-                between, places.slope @ weights.w_in, Rounded(places.grad_feed, rest),
+                between, product(places.slope, weights.w_in, transposed=False), Rounded(places.grad_feed, rest),
                 out=Rounded(places.grad_attention, rest),
             )  # fmt: skip
             attend_backward(
-                qkv, attended, places.grad_attention @ weights.w_out, self.plan.rotation, rotated=rotated,
-                out=places.grad_qkv, mixed=places.mixed, **self.heads,
+                qkv, attended, product(places.grad_attention, weights.w_out, transposed=False), self.plan.rotation,
+                rotated=rotated, out=places.grad_qkv, mixed=places.mixed, **self.heads,
             )  # fmt: skip
             first = layer == 0
             before = (t - 1, len(self.folded) - 1) if first else (t, layer - 1)
             end = before[0] < 0
             value = torch.empty_like(places.mixed) if end else self.operands(gradients, *before).grad_feed
             norm_backward(
-                norms.of(ATTENTION, t), places.grad_qkv @ weights.w_qkv, Rounded(places.grad_attention, rest),
-                out=Rounded(value, rest), further=further if first else None,
+                norms.of(ATTENTION, t), product(places.grad_qkv, weights.w_qkv, transposed=False),
+                Rounded(places.grad_attention, rest), out=Rounded(value, rest), further=further if first else None,
                 summed=grad_inject if first and t > 0 else None, whole=whole if end else None,
             )  # fmt: skip
             gradients.done(t, layer, norms.both, trace.loops.start)
@@ -320,7 +321,7 @@ class _Pass:
     def num_slope_sums(self, tokens: int) -> int:
         """Rows of sums that the kernel of `slopes_in_one_launch` writes; 0 where it does not run."""
         gluon, weights = gluon_kernels("activation"), self.folded[0].tables
-        if gluon is None or tokens < FEWEST_TOKENS or not gluon.covers(weights, weights.w_in.device):
+        if gluon is None or tokens < FEWEST_TOKENS or not gluon.covers(weights, tokens, weights.w_in.device):
             return 0
         return gluon.num_sums(tokens, weights.w_in.shape[1], weights.w_in.device)
 
@@ -432,10 +433,6 @@ def _of_layer(tables: Modulation, layer: int) -> Modulation:
     return Modulation(*(None if table is None else table[:, layer] for table in tables))
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return x @ weight.T if bias is None else torch.addmm(bias, x, weight.T)
-
-
 def _active_product(x: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Tensor:
     """The activation of a product, where possible in the product's own pass over memory.
 
@@ -444,4 +441,4 @@ def _active_product(x: Tensor, weight: Tensor, bias: Tensor, activation: Activat
     """
     if x.is_cuda and x.dtype == torch.bfloat16 and activation != "silu":
         return torch.ops.aten._addmm_activation(bias, x, weight.T, use_gelu=activation == "gelu")
-    return activation_forward(_product(x, weight, bias), activation)
+    return activation_forward(product(x, weight, bias, transposed=True), activation)
