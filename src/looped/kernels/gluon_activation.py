@@ -52,7 +52,7 @@ def interleaved(weights: LayerWeights) -> Interleaved:
 
 
 def covers(weights: LayerWeights, tokens: int, device: torch.device) -> bool:
-    """Return whether the kernel can run, and is written for a feed-forward layer of this shape; it counts in 31 bits."""
+    """Return whether the kernel can run, and is written for a layer of this shape; it counts in 31 bits."""
     *_, ff_dim, dim = weights.w_in.shape
     fits = weights.w_in.dtype == torch.bfloat16 and dim == DIM and ff_dim % PIECE == 0 and tokens * ff_dim < 2**31
     return fits and num_multiprocessors(device) >= ff_dim // PIECE

@@ -87,12 +87,13 @@ def load_angles(angles_ptr, first, LAYOUT: gl.constexpr):
     """Load the cosines and sines of 64 positions, stored side by side as rows of 64 numbers."""
     rows = first + gl.arange(0, 64, layout=gl.SliceLayout(1, LAYOUT))
     columns = gl.arange(0, 64, layout=gl.SliceLayout(0, LAYOUT))
-    return pairs_of(gl.load(angles_ptr + rows[:, None] * 64 + columns[None, :]).to(gl.float32))
+    return pairs_of(gl.load(angles_ptr + rows[:, None] * 64 + columns[None, :]))
 
 
 @gluon.jit
 def rotate(x, cos, sin, LAYOUT: gl.constexpr):
     """Rotate neighbouring columns of (64, 64) by their angles; minus the sine rotates back."""
+    cos, sin = cos.to(gl.float32), sin.to(gl.float32)
     left, right = pairs_of(x)
     both = gl.join(left * cos - right * sin, left * sin + right * cos)
     return gl.convert_layout(gl.reshape(both, x.shape), LAYOUT, assert_trivial=True)

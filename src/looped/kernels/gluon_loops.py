@@ -203,6 +203,8 @@ def _compute(
             _put_norm(x, norm, norms_box, row, inverses_ptr + t * tokens + rows, KEEP)
             for head in range(4):
                 box = head * 3
+                if ROTARY:  # long before they are needed
+                    cos, sin = load_angles(angles_ptr, start, THIN)
                 key = _product(norm, thin, box, THIN)
                 value = _product(norm, thin, box + 1, THIN)
                 key = warpgroup_mma_wait(1, (key,))
@@ -211,7 +213,6 @@ def _compute(
                 if KEEP:
                     tma.store_wait(0)
                 if ROTARY:
-                    cos, sin = load_angles(angles_ptr, start, THIN)
                     key = rotate(key, cos, sin, THIN)
                 keys.slice(which * 64, 64).store(key.to(gl.bfloat16))
                 value = warpgroup_mma_wait(0, (value,))
@@ -222,11 +223,12 @@ def _compute(
                     copy_out(qkv_box, [row, 256 + head * 64], keys.slice(which * 64, 64))
                     copy_out(qkv_box, [row, 512 + head * 64], values.slice(which * 64, 64))
                 mbarrier.arrive(ready, count=1)
+                if ROTARY:  # once more: registers are too few to keep them
+                    cos, sin = load_angles(angles_ptr, start, THIN)
                 query = _product(norm, thin, box + 2, THIN)
                 query = warpgroup_mma_wait(0, (query,))
                 _release(thin, box + 2)
                 if ROTARY:
-                    cos, sin = load_angles(angles_ptr, start, THIN)
                     query = rotate(query, cos, sin, THIN)
                 query = query.to(gl.bfloat16)
                 if KEEP:
