@@ -176,6 +176,6 @@ def test_sum_loops_sums_both_ways(loops, tokens, dim, added, dtype):
     draw = Draw()
     grads, summed = draw(loops, tokens, dim, dtype=dtype), draw(tokens, dim)
     wanted = summed.double() + grads[:added].double().sum(dim=0)
-    sums = triton_products._sum_loops(grads, summed, added)
+    sums = triton_weight_grads._sum_loops(grads, summed, added)
     assert_near(summed, wanted, 1e-5)
     assert_near(sums, grads.double().sum(dim=1), 1e-5)

@@ -33,10 +33,9 @@ from looped.kernels.gluon_common import (
     num_multiprocessors,
     pairs_seen,
     rotate,
-    table_of,
 )
 from looped.kernels.gluon_common import attempt as attempt
-from looped.kernels.reference import Rotation
+from looped.kernels.triton_common import Angles
 
 HEAD = 64
 SCALE = gl.constexpr(HEAD**-0.5)
@@ -51,22 +50,26 @@ def covers(qkv: Tensor, *, num_heads: int, seq_len: int) -> bool:
 
 
 def attend_backward(
-    qkv: Tensor, grad: Tensor, rotation: Rotation | None, *, num_heads: int, seq_len: int, causal: bool, out: Tensor,
+    qkv: Tensor, grad: Tensor, angles: Angles | None, *, num_heads: int, seq_len: int, causal: bool, out: Tensor,
     mixed: Tensor, rotated: bool,
 ) -> None:  # fmt: skip
     """Do what `triton_attention.attend_backward` does."""
-    boxes = [box_of(each, 64, 64) for each in (qkv, grad, out, mixed)]
+    rows = 64 if seq_len < LONGEST else 128
+    boxes = box_of(qkv, rows, 64), box_of(grad, rows, 64), box_of(out, 64, 64), box_of(mixed, 64, 64)
     _attend_backward[(len(qkv) // seq_len * num_heads,)](
-        *boxes, qkv if rotation is None else table_of(rotation), seq_len, HEADS=num_heads, CAUSAL=causal,
-        SHORT=seq_len < LONGEST, ROTARY=rotation is not None, ROTATED=rotated, num_warps=4, maxnreg=168,
+        *boxes, *(angles or (qkv, qkv)), SEQ=seq_len, HEADS=num_heads, CAUSAL=causal,
+        ROTARY=angles is not None, ROTATED=rotated, num_warps=4, maxnreg=168,
     )  # fmt: skip
 
 
 @gluon.jit
-def _copy_tiles(box, token, column, seq_len, full, tiles):
+def _copy_tiles(box, token, column, full, tiles, SEQ: gl.constexpr):
     """Copy the first and the last 64 tokens of a sequence."""
-    copy_in(box, [token, column], full, tiles.slice(0, 64))
-    copy_in(box, [token + seq_len - 64, column], full, tiles.slice(64, 64))
+    if SEQ < 128:
+        copy_in(box, [token, column], full, tiles.slice(0, 64))
+        copy_in(box, [token + SEQ - 64, column], full, tiles.slice(64, 64))
+    else:  # one copy leaves the compiler enough registers, two do not
+        copy_in(box, [token, column], full, tiles)
 
 
 @gluon.jit
@@ -75,7 +78,7 @@ def _rotate_tiles(tiles, angles_ptr, seq_len):
     for i in gl.static_range(2):
         cos, sin = load_angles(angles_ptr, i * (seq_len - 64), FLAT)
         tile = tiles.slice(64 * i, 64)
-        tile.store(rotate(tile.load(FLAT).to(gl.float32), cos, sin, FLAT).to(gl.bfloat16))
+        tile.store(rotate(tile.load(FLAT), cos, sin, FLAT))
 
 
 @gluon.jit
@@ -89,25 +92,24 @@ def _put(x, stage, box, row, column):
 
 @gluon.jit
 def _rotated_back(grad, angles_ptr, start, ROTARY: gl.constexpr, LAYOUT: gl.constexpr):
-    """Return the gradient of a query or key from that of the scaled scores' product with it."""
-    grad = grad * SCALE
+    """Return the gradient of queries or keys as they were before rotation and scale."""
     if ROTARY:
         cos, sin = load_angles(angles_ptr, start, LAYOUT)
-        grad = rotate(grad, cos, -sin, LAYOUT)
-    return grad
+        return rotate(grad, cos, sin, LAYOUT)
+    return grad * SCALE
 
 
 @gluon.jit
 def _attend_backward(
-    qkv_box, grad_box, out_box, mixed_box, angles_ptr, seq_len, HEADS: gl.constexpr, CAUSAL: gl.constexpr,
-    SHORT: gl.constexpr, ROTARY: gl.constexpr, ROTATED: gl.constexpr,
+    qkv_box, grad_box, out_box, mixed_box, angles_ptr, back_angles_ptr, SEQ: gl.constexpr, HEADS: gl.constexpr,
+    CAUSAL: gl.constexpr, ROTARY: gl.constexpr, ROTATED: gl.constexpr,
 ):  # fmt: skip
     DIM: gl.constexpr = HEADS * 64
     WIDE: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
     THIN: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16])
     LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=THIN, k_width=2)
     OF_COLUMNS: gl.constexpr = gl.SliceLayout(0, WIDE)
-    token, column = gl.program_id(0) // HEADS * seq_len, gl.program_id(0) % HEADS * 64
+    token, column = gl.program_id(0) // HEADS * SEQ, gl.program_id(0) % HEADS * 64
     q = gl.allocate_shared_memory(gl.bfloat16, [128, 64], qkv_box.layout)
     k = gl.allocate_shared_memory(gl.bfloat16, [128, 64], qkv_box.layout)
     v = gl.allocate_shared_memory(gl.bfloat16, [128, 64], qkv_box.layout)
@@ -119,26 +121,26 @@ def _attend_backward(
     mbarrier.init(full.index(0), count=1)
     mbarrier.init(full.index(1), count=1)
     mbarrier.expect(full.index(0), 2 * 128 * 64 * 2)
-    _copy_tiles(qkv_box, token, column, seq_len, full.index(0), q)
-    _copy_tiles(qkv_box, token, DIM + column, seq_len, full.index(0), k)
+    _copy_tiles(qkv_box, token, column, full.index(0), q, SEQ)
+    _copy_tiles(qkv_box, token, DIM + column, full.index(0), k, SEQ)
     mbarrier.expect(full.index(1), 2 * 128 * 64 * 2)
-    _copy_tiles(qkv_box, token, 2 * DIM + column, seq_len, full.index(1), v)
-    _copy_tiles(grad_box, token, column, seq_len, full.index(1), g)
+    _copy_tiles(qkv_box, token, 2 * DIM + column, full.index(1), v, SEQ)
+    _copy_tiles(grad_box, token, column, full.index(1), g, SEQ)
     mbarrier.wait(full.index(0), 0)
     if ROTARY and not ROTATED:
-        _rotate_tiles(q, angles_ptr, seq_len)
-        _rotate_tiles(k, angles_ptr, seq_len)
+        _rotate_tiles(q, angles_ptr, SEQ)
+        _rotate_tiles(k, angles_ptr, SEQ)
         fence_async_shared()
     mbarrier.wait(full.index(1), 0)
     wide, thin = gl.zeros([64, 128], gl.float32, WIDE), gl.zeros([64, 64], gl.float32, THIN)
 
     for i in gl.static_range(2):  # by queries
-        start = i * (seq_len - 64)
+        start = i * (SEQ - 64)
         scores = warpgroup_mma(q.slice(64 * i, 64), k.permute((1, 0)), wide, use_acc=False, is_async=True)
         grads = warpgroup_mma(g.slice(64 * i, 64), v.permute((1, 0)), wide, use_acc=False, is_async=True)
         scores = warpgroup_mma_wait(1, (scores,))
-        if CAUSAL or SHORT:
-            scores = gl.where(pairs_seen(start, seq_len, CAUSAL, False, WIDE), scores, float("-inf"))
+        if CAUSAL or SEQ < 128:
+            scores = gl.where(pairs_seen(start, SEQ, CAUSAL, False, WIDE), scores, float("-inf"))
         largest = gl.max(scores, axis=1) * POWER
         weights = gl.exp2(scores * POWER - largest[:, None])
         total = gl.sum(weights, axis=1)
@@ -154,16 +156,16 @@ def _attend_backward(
         mixed = mixed * gl.convert_layout(share, gl.SliceLayout(1, THIN), assert_trivial=True)[:, None]
         _put(mixed, stage, mixed_box, token + start, column)
         grad_q = warpgroup_mma_wait(0, (grad_q,))
-        _put(_rotated_back(grad_q, angles_ptr, start, ROTARY, THIN), stage, out_box, token + start, column)
+        _put(_rotated_back(grad_q, back_angles_ptr, start, ROTARY, THIN), stage, out_box, token + start, column)
 
     for i in gl.static_range(2):  # by keys
-        start = i * (seq_len - 64)
+        start = i * (SEQ - 64)
         scores = warpgroup_mma(k.slice(64 * i, 64), q.permute((1, 0)), wide, use_acc=False, is_async=True)
         grads = warpgroup_mma(v.slice(64 * i, 64), g.permute((1, 0)), wide, use_acc=False, is_async=True)
         scores = warpgroup_mma_wait(1, (scores,))
         weights = gl.exp2(scores * POWER - logs.load(OF_COLUMNS)[None, :])
-        if CAUSAL or SHORT:
-            weights = gl.where(pairs_seen(start, seq_len, CAUSAL, True, WIDE), weights, 0.0)
+        if CAUSAL or SEQ < 128:
+            weights = gl.where(pairs_seen(start, SEQ, CAUSAL, True, WIDE), weights, 0.0)
         grads = warpgroup_mma_wait(0, (grads,))
         grads = (weights * (grads - alongs.load(OF_COLUMNS)[None, :])).to(gl.bfloat16)
         grad_v = warpgroup_mma(gl.convert_layout(weights.to(gl.bfloat16), LEFT), g, thin, use_acc=False, is_async=True)
@@ -171,5 +173,5 @@ def _attend_backward(
         grad_v = warpgroup_mma_wait(1, (grad_v,))
         _put(grad_v, stage, out_box, token + start, 2 * DIM + column)
         grad_k = warpgroup_mma_wait(0, (grad_k,))
-        _put(_rotated_back(grad_k, angles_ptr, start, ROTARY, THIN), stage, out_box, token + start, DIM + column)
+        _put(_rotated_back(grad_k, back_angles_ptr, start, ROTARY, THIN), stage, out_box, token + start, DIM + column)
     tma.store_wait(0)

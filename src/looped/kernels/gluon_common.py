@@ -18,8 +18,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from looped.kernels.reference import Rotation
-
 # Triton 3.9 still has the names of 3.6, but they only raise an error.
 copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 copy_out = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
@@ -59,11 +57,6 @@ def num_multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def table_of(rotation: Rotation) -> Tensor:
-    """Return cosines and sines side by side, (seq, 64), as `load_angles` reads them."""
-    return torch.stack(rotation, dim=-1).flatten(1).contiguous()
-
-
 def box_of(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
     """Describe a tensor, flattened to two axes, for copies of (rows, columns) boxes."""
     box = [rows, columns]
@@ -92,8 +85,7 @@ def load_angles(angles_ptr, first, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def rotate(x, cos, sin, LAYOUT: gl.constexpr):
-    """Rotate neighbouring columns of (64, 64) by their angles; minus the sine rotates back."""
-    cos, sin = cos.to(gl.float32), sin.to(gl.float32)
+    """Rotate neighbouring columns of (64, 64) by their angles, in the higher of both precisions."""
     left, right = pairs_of(x)
     both = gl.join(left * cos - right * sin, left * sin + right * cos)
     return gl.convert_layout(gl.reshape(both, x.shape), LAYOUT, assert_trivial=True)

@@ -46,11 +46,11 @@ from looped.kernels.gluon_common import (
     num_multiprocessors,
     pairs_seen,
     rotate,
-    table_of,
     tanh,
 )
 from looped.kernels.gluon_common import attempt as attempt
-from looped.kernels.reference import RMS_EPSILON, Activation, LayerWeights, Rotation
+from looped.kernels.reference import RMS_EPSILON, Activation, LayerWeights
+from looped.kernels.triton_common import Angles
 
 DIM, HEAD, FF_STEP = 256, 64, 256
 """the width and the size of a head that the kernel is written for, and what the hidden width is a multiple of"""
@@ -92,16 +92,15 @@ def run_loops(
     seq_len: int,
     causal: bool,
     activation: Activation,
-    rotation: Rotation | None,
+    angles: Angles | None,
     kept: Kept | None = None,
 ) -> None:
     """Write the states (tokens, dim) after the loops in `states`, in order, one launch for each.
 
     Weights have an axis of loops in front, of length 1 where all loops share them. The first loop starts from x; every
-    later one starts from the last state plus `inject`. A rotation turns neighbouring channels, as in `paired`.
+    later one starts from the last state plus `inject`. Angles rotate neighbouring channels, as in `paired`.
     """
     sequences, loops_axis = len(x) // seq_len, (kept.norms.shape[1] if kept is not None else 1)
-    angles = x if rotation is None else table_of(rotation)
     w_qkv, w_out, w_in, b_in, w_back, b_back = weights
     boxes = box_of(w_qkv, 64, 256), box_of(w_out, 256, 64), box_of(w_in, 64, 256), box_of(w_back, 256, 64)
     steps = [table.shape[-2] if len(table) > 1 else 0 for table in (w_qkv, w_out, w_in, w_back)]
@@ -113,10 +112,10 @@ def run_loops(
     first = 0
     for t, state in states.items():
         _all_loops[grid](
-            x, state, x if inject is None else inject, angles, b_in, b_back, *boxes, *steps, *bias_steps, *places,
-            sequences, seq_len, first, t + 1, FF=w_in.shape[-2], KIND=activation, CAUSAL=causal,
-            SHORT=seq_len < LONGEST, ROTARY=rotation is not None, INJECT=inject is not None, KEEP=kept is not None,
-            num_warps=4, maxnreg=168,
+            x, state, x if inject is None else inject, x if angles is None else angles.forward, b_in, b_back, *boxes,
+            *steps, *bias_steps, *places, sequences, seq_len, first, t + 1, FF=w_in.shape[-2], KIND=activation,
+            CAUSAL=causal, SHORT=seq_len < LONGEST, ROTARY=angles is not None, INJECT=inject is not None,
+            KEEP=kept is not None, num_warps=4, maxnreg=168,
         )  # fmt: skip
         x, first = state, t + 1
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from looped.kernels.reference import Rotation
-from looped.kernels.triton_common import dot, gluon_kernels, load_angles, precision_of, turn
+from looped.kernels.triton_common import Angles, dot, gluon_kernels, load_angles, precision_of, turn
 from looped.kernels.triton_pointwise import gather_heads, rotate_heads
 
 LONGEST = 128
@@ -73,19 +73,21 @@ def attend(
 
 def attend_backward(
     qkv: Tensor, attended: Attended | None, grad: Tensor, rotation: Rotation | None, *, num_heads: int, seq_len: int,
-    causal: bool, out: Tensor, mixed: Tensor, rotated: bool = False,
+    causal: bool, out: Tensor, mixed: Tensor, rotated: bool = False, angles: Angles | None = None,
 ) -> None:  # fmt: skip
     """From the gradient of what the heads attend to, write that of qkv to `out`; `mixed` gets what they attend to.
 
-    Queries and keys may be `rotated` already.
+    Queries and keys may be `rotated` already. Whoever calls this often has the rotation's `angles` at hand.
     """
     tokens, dim = mixed.shape
     size = dim // num_heads
     if attended is None or attended.whole is None:
         gluon = gluon_kernels("attention")
         if gluon is not None and gluon.covers(qkv, num_heads=num_heads, seq_len=seq_len):
+            if angles is None and rotation is not None:
+                angles = Angles.of(rotation)
             launch = partial(
-                gluon.attend_backward, qkv, grad, rotation, num_heads=num_heads, seq_len=seq_len, causal=causal,
+                gluon.attend_backward, qkv, grad, angles, num_heads=num_heads, seq_len=seq_len, causal=causal,
                 out=out, mixed=mixed, rotated=rotated,
             )  # fmt: skip
             if gluon.attempt("the backward pass of attention", launch):

@@ -4,11 +4,14 @@ import os
 from functools import cache
 from importlib import import_module
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from looped.kernels.reference import Rotation
 
 
 @cache
@@ -18,6 +21,20 @@ def gluon_kernels(name: str) -> ModuleType | None:
         return import_module(f"looped.kernels.gluon_{name}")
     except (ImportError, AttributeError):
         return None
+
+
+class Angles(NamedTuple):
+    """Cosines and sines side by side, (seq, 64), as the Gluon kernels read them."""
+
+    forward: Tensor
+    backward: Tensor
+    """in float32: minus the sines, and all times the scale of attention scores, which gradients need as well"""
+
+    @classmethod
+    def of(cls, rotation: Rotation) -> "Angles":
+        cos, sin = rotation
+        back = torch.stack((cos.float(), -sin.float()), dim=-1) * (2 * cos.shape[1]) ** -0.5
+        return cls(torch.stack((cos, sin), dim=-1).flatten(1), back.flatten(1))
 
 
 def precision_of(factor: Tensor) -> str:

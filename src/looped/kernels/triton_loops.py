@@ -3,7 +3,7 @@
 The weights are tied and the modulation depends on the loop alone, so it is folded into the matrices of each loop: what
 runs is a plain pre-norm block whose matrices change from loop to loop. The forward pass keeps what the matrices are
 applied to, and what the backward pass would otherwise have to multiply again. Each loop of the backward pass leaves the
-operands of its weights' gradients, which are multiplied for several loops at once (`triton_products.py`).
+operands of its weights' gradients, which are multiplied for several loops at once (`triton_weight_grads.py`).
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from looped.kernels.cuda_graphs import side_by_side
 from looped.kernels.library import product
 from looped.kernels.reference import Activation, LayerWeights, Modulation, Rotation
 from looped.kernels.triton_attention import Attended, attend, attend_backward, paired
-from looped.kernels.triton_common import gluon_kernels
+from looped.kernels.triton_common import Angles, gluon_kernels
 from looped.kernels.triton_pointwise import (
     Normed,
     Rounded,
@@ -164,6 +164,7 @@ class _Pass:
         flat = [tensor for tensor in rest[6:] if tensor is not None]
         layers = [LayerWeights(*flat[i : i + 6]) for i in range(0, len(flat), 6)]
         self.order = None if plan.rotation is None else paired(flat[0].shape[1], plan.num_heads, flat[0].device)
+        self.angles = None if plan.rotation is None else Angles.of(plan.rotation)
         self.weights = [self.in_order(weights) for weights in layers]
         self.folded = [
             _Folded(weights, _of_layer(self.tables[0], place), _of_layer(self.tables[1], place), plan.compute_dtype)
@@ -260,7 +261,7 @@ class _Pass:
             kept = gluon.Kept(trace.norms[0].values, trace.norms[0].inverses, qkv)
         launch = partial(
             gluon.run_loops, weights, x, self.inject, states, seq_len=seq_len, causal=plan.causal,
-            activation=plan.activation, rotation=plan.rotation, kept=kept,
+            activation=plan.activation, angles=self.angles, kept=kept,
         )  # fmt: skip
         done = gluon.attempt("answers in one launch" if kept is None else "the forward pass in one launch", launch)
         if done and trace is not None and kept is not None:
@@ -305,7 +306,7 @@ class _Pass:
             )  # fmt: skip
             attend_backward(
                 qkv, attended, product(places.grad_attention, weights.w_out, transposed=False), self.plan.rotation,
-                rotated=rotated, out=places.grad_qkv, mixed=places.mixed, **self.heads,
+                rotated=rotated, angles=self.angles, out=places.grad_qkv, mixed=places.mixed, **self.heads,
             )  # fmt: skip
             first = layer == 0
             before = (t - 1, len(self.folded) - 1) if first else (t, layer - 1)

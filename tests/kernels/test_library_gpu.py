@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from looped.kernels import library
-from looped.kernels.graphs import PLAIN_CALLS, Replayed
+from looped.kernels.cuda_graphs import PLAIN_CALLS, Replayed
 from tests.kernels.cases import Draw, assert_near
 
 pytestmark = [
