@@ -28,7 +28,7 @@ CASES = {
     "128 tokens": REAL,
     "122 tokens": replace(REAL, seq_len=122),
     "101 tokens, causal, two answers": replace(REAL, seq_len=101, causal=True, read=(0, 2)),
-    "64 tokens": replace(REAL, seq_len=64, batch=7),
+    "65 tokens": replace(REAL, seq_len=65, batch=7),
     "no rotation, no injection": replace(REAL, rotary=False, injection=False, activation="relu"),
     "no modulation": replace(REAL, attention=(), feed_forward=(), activation="silu", seq_len=127),
     "growth limit": replace(REAL, batch=5, growth_limit=1.05),

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from tests.kernels.cases import DEVICE, error, laboratory
-from tests.kernels.plans import Case, Inputs, bound, by_definition, check, fused, taken_apart
+from tests.kernels.plans import Case, Inputs, bound, by_definition, check, taken_apart
 
 pytest.importorskip("triton.experimental.gluon")
 
 from looped.kernels import triton_loops
-from looped.kernels.reference import Rotation
+from looped.kernels.reference import LayerWeights, Rotation
 from looped.kernels.triton_loops import LoopPlan, fused_loops
 from tests.kernels.gluon_emulator import emulated
 
@@ -21,7 +21,7 @@ SHAPE = Case(batch=1, seq_len=128, dim=256, num_heads=4, ff_dim=256, num_loops=2
 CASES = {
     "several sequences": replace(SHAPE, batch=3),
     "122 tokens": replace(SHAPE, seq_len=122),
-    "64 tokens, causal": replace(SHAPE, seq_len=64, causal=True),
+    "65 tokens, causal": replace(SHAPE, seq_len=65, causal=True),
     "odd, causal": replace(SHAPE, seq_len=101, causal=True, batch=2),
     "causal": replace(SHAPE, causal=True),
     "no rotation, no injection": replace(SHAPE, rotary=False, injection=False, activation="relu"),
@@ -50,7 +50,8 @@ def launches(monkeypatch) -> list[bool]:
 
     gluon.run_loops = watched
     monkeypatch.setattr(triton_loops, "gluon_kernels", {"loops": gluon}.get)
-    monkeypatch.setattr(triton_loops, "BUSY_FOR_TRAINING", 0.0)
+    for limit in ("BUSY_FOR_ANSWERS", "BUSY_FOR_TRAINING"):
+        monkeypatch.setattr(triton_loops, limit, 0.0)
     return seen
 
 
@@ -74,8 +75,7 @@ def test_answers_in_one_launch_match_definition(case, launches):
 
 
 TRAINED = {
-    "several sequences": replace(SHAPE, batch=3),
-    "122 tokens, causal": replace(SHAPE, seq_len=122, batch=2, causal=True),
+    "122 tokens, causal": replace(SHAPE, seq_len=122, batch=3, causal=True),
     "no rotation, two answers": replace(SHAPE, seq_len=100, rotary=False, num_loops=3, read=(0, 2)),
     "no modulation": replace(SHAPE, attention=(), feed_forward=(), injection=False, activation="relu"),
 }
@@ -90,7 +90,7 @@ def test_training_forward_in_one_launch_matches_definition(case, launches):
 @pytest.mark.parametrize(
     "case",
     [
-        replace(SHAPE, seq_len=63),
+        replace(SHAPE, seq_len=64),
         replace(SHAPE, seq_len=129),
         replace(SHAPE, dim=128, num_heads=2),
         replace(SHAPE, num_heads=8),
@@ -105,9 +105,20 @@ def test_answers_of_other_blocks_take_the_other_kernels(case, launches):
     assert launches == []
 
 
-def test_float32_takes_the_other_kernels(launches):
-    fused(Inputs(replace(SHAPE, num_loops=1, read=(0,))), torch.float32)
-    assert launches == []
+@pytest.mark.parametrize(("dtype", "covered"), [(torch.float32, False), (BFLOAT16, True)])
+def test_covers_bfloat16_alone(dtype, covered):
+    gluon = emulated("looped.kernels.gluon_loops")
+    shapes = (1, 768, 256), (1, 256, 256), (1, 1024, 256), (1, 1024), (1, 256, 1024), (1, 256)
+    weights = LayerWeights(*(torch.zeros(shape, dtype=dtype) for shape in shapes))
+    assert gluon.covers(weights, num_heads=4, seq_len=122, tokens=122) == covered
+
+
+@pytest.mark.parametrize(
+    ("sequences", "seq_len", "busy"), [(132, 128, 1.0), (133, 128, 133 / 264), (66, 64, 0.25), (1, 128, 1 / 132)]
+)
+def test_share_busy_counts_rounds_and_tokens(sequences, seq_len, busy):
+    gluon = emulated("looped.kernels.gluon_loops", num_multiprocessors=132)
+    assert gluon.share_busy(sequences * seq_len, seq_len, torch.device("cpu")) == pytest.approx(busy)
 
 
 def test_attempt_of_a_kernel_that_fails_says_so_once(capsys):

@@ -1,4 +1,4 @@
-"""The backward pass of attention over 64 to 128 tokens, heads of 64 channels.
+"""The backward pass of attention over 65 to 128 tokens, heads of 64 channels.
 
 How the data moves. A program of one warpgroup has one head of one sequence. It copies queries, keys, values and the
 gradient of what the head attended to into shared memory (16 KB each), as two tiles of 64 tokens. The scores are

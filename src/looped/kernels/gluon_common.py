@@ -22,9 +22,9 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 copy_out = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
-# A sequence of 64 to 128 tokens is two tiles: its first 64 tokens, and its last 64. Tokens in the middle of a shorter
+# A sequence of 65 to 128 tokens is two tiles: its first 64 tokens, and its last 64. Tokens in the middle of a shorter
 # one are in both tiles, and computed twice, with equal results; `pairs_seen` has them attended to once.
-SHORTEST, LONGEST = 64, 128
+SHORTEST, LONGEST = 65, 128
 HOPPER = 9
 """compute capability of the GPUs that have the instructions in these kernels"""
 _failed: set[str] = set()

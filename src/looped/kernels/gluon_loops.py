@@ -1,6 +1,6 @@
 """All loops of a block in one launch: the state of a sequence never leaves its multiprocessor.
 
-How the data moves. A program takes one sequence of 64 to 128 tokens after the other. Each of its two warpgroups holds
+How the data moves. A program takes one sequence of 65 to 128 tokens after the other. Each of its two warpgroups holds
 64 tokens: their state is a 64 x 256 sum of float32 numbers, in the registers that the tensor cores add products to, and
 stays there through all loops. A sublayer starts with the norm of the state, which goes to shared memory in bfloat16 (32
 KB a warpgroup). One more warp copies the matrices of the loop, which fit in the L2 cache, to shared memory in boxes of
@@ -77,10 +77,10 @@ def covers(weights: LayerWeights, *, num_heads: int, seq_len: int, tokens: int) 
     return fits and shape == (torch.bfloat16, DIM, DIM // HEAD)
 
 
-def share_busy(sequences: int, device: torch.device) -> float:
-    """Return the share of the GPU that works while sequences run in rounds, one on every multiprocessor."""
+def share_busy(tokens: int, seq_len: int, device: torch.device) -> float:
+    """Return the share of a full GPU's tokens that are there while sequences run in rounds, one a multiprocessor."""
     programs = num_multiprocessors(device)
-    return 0.0 if programs == 0 else sequences / (-(-sequences // programs) * programs)
+    return 0.0 if programs == 0 else tokens / (-(-tokens // seq_len // programs) * programs * LONGEST)
 
 
 def run_loops(

@@ -142,8 +142,9 @@ ATTENTION, FEED_FORWARD = 0, 1
 NARROW = 256
 """Up to this width a product of the feed-forward layer takes no longer than one pass over what it makes: there the
 backward pass multiplies again what the activation was applied to."""
-BUSY_FOR_ANSWERS, BUSY_FOR_TRAINING = 0.48, 0.7
-"""share of the GPU from which on one launch for all loops is faster than one per operation (`gluon_loops.py`)"""
+BUSY_FOR_ANSWERS, BUSY_FOR_TRAINING = 0.45, 0.6
+"""share of the GPU from which on one launch for all loops is faster than one per operation (`gluon_loops.share_busy`;
+on an H200, from 60 and 80 sequences of 128 tokens on)"""
 FEWEST_TOKENS = 2**12
 """from which on the backward pass of the activation is one launch (`gluon_activation.py`)"""
 HALVED_TOKENS = 2**16
@@ -251,7 +252,7 @@ class _Pass:
             return False
         weights = self.folded[0].tables
         least = BUSY_FOR_ANSWERS if trace is None else BUSY_FOR_TRAINING
-        if gluon.share_busy(len(x) // seq_len, x.device) < least or not gluon.covers(
+        if gluon.share_busy(len(x), seq_len, x.device) < least or not gluon.covers(
             weights, num_heads=plan.num_heads, seq_len=seq_len, tokens=len(x)
         ):
             return False
