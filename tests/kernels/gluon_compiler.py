@@ -16,7 +16,7 @@ TOKENS, LOOPS, FF = 1024, 2, 1024
 
 
 class AbsentHopper:
-    """What the compiler asks a driver for."""
+    """A driver that answers the compiler's questions, for a GPU that is not there."""
 
     utils = SimpleNamespace(get_device_properties=lambda _device: {"max_shared_mem": 232448})
     launcher_cls = None

@@ -61,7 +61,7 @@ def test_attend_backward_matches_autograd(seq_len, num_heads, batch, causal, rot
 
 
 def test_attend_backward_of_rotated_heads_by_the_other_kernel(monkeypatch):
-    """What a forward pass in one launch kept can be taken up without Gluon."""
+    """The trace of a forward pass in one launch can be used without Gluon."""
     found = []
     for kernels in ({"attention": emulated("looped.kernels.gluon_attention")}, {}):
         monkeypatch.setattr(triton_attention, "gluon_kernels", kernels.get)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("triton.experimental.gluon")
 
 SHARED_MEMORY = 227 * 1024
-"""of a Hopper multiprocessor, for one program"""
+"""bytes that all programs on a Hopper multiprocessor can have together"""
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ z = n W_in^T + b_in and g = dy W_back stand side by side in registers, where act
 sums of slope over tokens are computed from them. Neither z nor g is ever in memory.
 
 How the data moves. A program keeps 128 hidden channels of both matrices in shared memory (128 KB) and goes through the
-tokens in tiles of 128, 64 for each of its two warpgroups. One warp a warpgroup copies n and dy to a ring of three
-boxes of 64 tokens and 128 channels (16 KB each): two boxes of n and two of dy for each tile. The warpgroups take turns:
-one multiplies while the other one computes and stores what comes after its products. A thread holds 2 of every 8
-columns of a product, so the matrices' channels are stored in an order (`interleaved`) that makes its columns 8 in a row
-of memory: one wide store.
+tokens in tiles of 128, 64 for each of its two warpgroups. One warp a warpgroup copies n and dy to a ring of three boxes
+of 64 tokens and 128 channels (16 KB each): two boxes of n and two of dy for each tile. The warpgroups take turns: one
+multiplies while the other computes and stores what follows its products. A thread holds 2 of every 8 columns of a
+product, so the matrices' channels are stored in an order (`interleaved`) that makes its columns 8 in a row of memory:
+one wide store.
 """
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false

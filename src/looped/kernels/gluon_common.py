@@ -1,4 +1,4 @@
-"""What the Gluon kernels share, and the names of Gluon that differ between versions of Triton.
+"""Helpers of the Gluon kernels, and the names of Gluon that differ between versions of Triton.
 
 Gluon is experimental. Every kernel in it has a Triton kernel or a library call that computes the same: `attempt` says
 whether a launch succeeded, and the caller takes the other path where it did not.

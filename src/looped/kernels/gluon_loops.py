@@ -60,7 +60,7 @@ POWER = gl.constexpr(HEAD**-0.5 * 1.4426950408889634)
 
 
 class Kept(NamedTuple):
-    """What a backward pass reads."""
+    """The tensors that a backward pass reads."""
 
     norms: Tensor
     """(2, loops, tokens, dim): what attention and the feed-forward layer start from"""

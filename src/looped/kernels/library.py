@@ -37,7 +37,7 @@ class _Choice(ctypes.Structure):
 
 
 class _Shape(NamedTuple):
-    """What the choice of an algorithm depends on."""
+    """The properties of a product that decide which algorithm is fastest."""
 
     tokens: int
     inner: int
