@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Two explicit threads: more only quarrel on small matrices.
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: setup paper test test-all check fmt bench bench-gpu gpu clean
+.PHONY: setup paper theory-pdf test test-all check fmt bench bench-gpu gpu clean
 
 setup: $(READY)
 
@@ -24,6 +24,11 @@ paper: setup
 	$(BIN)/looped models check --seconds 90
 	$(BIN)/looped paper run table1 --scale laptop --cells 'ED40:*' --again
 	$(BIN)/looped paper report
+
+# The paper of the theory, theory-paper/theory.pdf; its figures are drawn by the package.
+theory-pdf: setup
+	@command -v latexmk > /dev/null || { echo 'theory-pdf needs latexmk and TeX: see theory-paper/Makefile'; exit 2; }
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(MAKE) -C theory-paper PYTHON='$(CURDIR)/$(BIN)/python'
 
 # Two processes of one thread each: threads of both on two cores would wait for each other.
 test test-all check: export OMP_NUM_THREADS = 1
