@@ -1,7 +1,6 @@
 """Measure the tables of the paper and write them to tables/*.tex. Takes about ten minutes on one core."""
 
 import warnings
-from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -14,7 +13,7 @@ import looped
 from looped import theory
 from looped.theory.bounds import cells_for_loops
 from looped.theory.engine.engine import Engine
-from looped.theory.lemmas import streams
+from looped.theory.lemmas.streams import sqrt_memorizer
 from looped.utils.errors import InputError
 
 TABLES = Path(__file__).parent / "tables"
@@ -83,23 +82,13 @@ def budget(most: int = 440, bits: int = 6) -> None:
     )
 
 
-def with_group(group: int, build: Callable[[], theory.LoopedNetwork]) -> theory.LoopedNetwork:
-    """Build a network whose labels are cut into groups of a given size instead of the fastest one."""
-    best = streams.Grouping.best
-    streams.Grouping.best = classmethod(lambda cls, count, bits: cls(-(-count // group), group, bits))
-    try:
-        return build()
-    finally:
-        streams.Grouping.best = best
-
-
 def bits(count: int = 1024, label_bits: int = 4) -> None:
     """Exchange loops against bits with the group size of the square-root memorizer."""
     rng = Random(0)
     labels = [Fraction(rng.randrange(2**label_bits), 2**label_bits) for _ in range(count)]
     sizes, longest, loops = (1, 2, 4, 8, 16, 32), [], []
     for group in sizes:
-        network = with_group(group, lambda: streams.sqrt_memorizer(labels, label_bits))
+        network = sqrt_memorizer(labels, label_bits, group=group)
         values = Engine(network)(np.array(range(count), dtype=object).reshape(-1, 1, 1))
         assert [value[0, 0] for value in values] == labels
         longest.append(network.size.max_bits)
