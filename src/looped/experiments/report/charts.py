@@ -94,9 +94,13 @@ def side_by_side(cells: Sequence[Cell], results: Sequence[CellResult], *, with_p
         lines = _grouped(members, series_name)
         series = [
             Series(
-                name, colour, [one.value for one in line], [groups.index(group(one.cell)) for one in line],
-                *_bounds(line), style="dots",
-            )  # fmt: skip
+                name,
+                colour,
+                [one.value for one in line],
+                [groups.index(group(one.cell)) for one in line],
+                *_bounds(line),
+                style="dots",
+            )
             for (name, line), colour in zip(lines.items(), _colours(list(lines.values())), strict=True)
         ]
         if with_paper and (printed := {group(cell): cell.paper for cell in shown if cell.paper is not None}):
