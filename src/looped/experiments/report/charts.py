@@ -64,10 +64,10 @@ def against_loops(cells: Sequence[Cell], results: Sequence[CellResult], *, with_
                 loops = [cell.config.model.num_loops for cell in line]
                 series.append(Series(label, colour, loops, numbers, style="reference", marker="o"))
         if max((len(one.x) for one in series), default=0) > 1:
-            charts.append(Lines(
-                row_name(members[0].cell) if title else "", "loops r in training and test", metric.label, tuple(series), tuple(levels), x_scale="powers",
-                y_range=metric.axis_range, percent=metric.is_share,
-            ))  # fmt: skip
+            heading = row_name(members[0].cell) if title else ""
+            axes = {"x_scale": "powers", "y_range": metric.axis_range, "percent": metric.is_share}
+            lines = tuple(series), tuple(levels)
+            charts.append(Lines(heading, "loops r in training and test", metric.label, *lines, **axes))
     return charts
 
 
