@@ -1,0 +1,54 @@
+"""`python -m faults`: break the program under test and print the table of what it did not survive."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterable
+from datetime import date
+from pathlib import Path
+
+from faults import io_errors, kills, power
+from faults.table import Row, markdown
+from faults.target import Target
+from faults.workloads import training_arguments
+
+CLASSES: dict[str, Callable[..., Iterable[Row]]] = {
+    "kill": kills.kill_at_operations,
+    "random-kill": kills.kill_at_random,
+    "disk": io_errors.fail_at_operations,
+    "power": power.cut_power,
+}
+
+
+def main() -> int:
+    """Run the chosen fault classes; the exit code is 1 where anything failed."""
+    parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
+    parser.add_argument("classes", nargs="*", metavar="CLASS", help=f"which faults, of {', '.join(CLASSES)} (all)")
+    parser.add_argument("--full", action="store_true", help="every fault instead of a seeded sample; takes hours")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    parser.add_argument("--only", help="one try, as a table names it")
+    parser.add_argument("--source", type=Path, default=Path(), help="source tree of the program under test")
+    parser.add_argument("--out", type=Path, help="file that also gets the table")
+    options = parser.parse_args()
+    chosen = options.classes or list(CLASSES)
+    for name in chosen:
+        if name not in CLASSES:
+            parser.error(f"unknown class {name!r}: expected one of {', '.join(CLASSES)}")
+    rows: list[Row] = []
+    with Target(options.source) as target:
+        target.warm_up.append([*training_arguments(target), "--out", "warm-up"])
+        title = f"commit {target.commit}, {date.today()}, {'all faults' if options.full else f'seed {options.seed}'}"
+        for name in chosen:
+            started = time.monotonic()
+            for row in CLASSES[name](target, full=options.full, seed=options.seed, only=options.only):
+                rows.append(row)
+                seconds = time.monotonic() - started
+                print(f"[{seconds:5.0f} s] {row.name}: {row.tries} tries, {len(row.failures)} failures", file=sys.stderr)
+                if options.out is not None:
+                    options.out.write_text(f"# Faults: {title}\n\n{markdown(rows)}")
+    print(f"{title}\n\n{markdown(rows)}", end="")
+    return int(any(row.failures for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
