@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
 
-from faults import io_errors, kills, power
+from faults import bitflips, command_lines, hostile, io_errors, kills, mutations, numbers, power, together
 from faults.table import Row, markdown
 from faults.target import Target
 from faults.workloads import training_arguments
@@ -17,6 +17,15 @@ CLASSES: dict[str, Callable[..., Iterable[Row]]] = {
     "random-kill": kills.kill_at_random,
     "disk": io_errors.fail_at_operations,
     "power": power.cut_power,
+    "bits": bitflips.flip_bits,
+    "hostile": hostile.hostile_runs,
+    "hostile-data": hostile.hostile_data,
+    "nan": numbers.non_finite,
+    "loops": numbers.thousand_loops,
+    "mutations": mutations.mutate,
+    "commands": command_lines.fuzz,
+    "together": together.concurrency,
+    "leaks": together.leaks,
 }
 
 

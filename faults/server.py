@@ -59,16 +59,32 @@ def _answer(main: Main, shim: str, request: dict[str, Any]) -> dict[str, Any]:
         answer["killed"] |= kill_after is not None and spent > kill_after
         answer["timed_out"] |= spent > limit
         answer["too_big"] |= peak > request["bytes"]
-        if answer["killed"] or answer["timed_out"] or answer["too_big"]:
+        if answer["killed"] and request.get("kill_alone"):
+            os.kill(pid, signal.SIGKILL)
+        elif answer["killed"] or answer["timed_out"] or answer["too_big"]:
             _kill_group(pid)
         time.sleep(pause)
         pause = min(0.02, 1.5 * pause)
+    answer["left"] = _waits_for_group(pid, request.get("linger", 0))
     _kill_group(pid)  # whoever it left behind
     code = os.waitstatus_to_exitcode(status)
     return answer | {
         "code": code, "elapsed": time.monotonic() - started, "cpu": usage.ru_utime + usage.ru_stime,
         "peak": max(peak, usage.ru_maxrss * 1024),
     }  # fmt: skip
+
+
+def _waits_for_group(group: int, seconds: float) -> bool:
+    """Return whether processes of a group are there after this long."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return False
+        if time.monotonic() >= end:
+            return True
+        time.sleep(0.05)
 
 
 def _kill_group(group: int) -> None:
@@ -116,6 +132,7 @@ def _child(main: Main, shim: str, request: dict[str, Any]) -> None:
         sys.stderr.flush()
     except BaseException:
         traceback.print_exc()
+        sys.stderr.flush()
     finally:
         os._exit(code)
 
@@ -147,11 +164,12 @@ def _call_many(main: Main, commands: list[list[str]]) -> int:
 
 
 def _repeat(main: Main, arguments: list[str], times: int) -> int:
-    """Run one command many times in one process and print what the process holds after each."""
+    """Run one command many times in one process, {} standing for the number, and print what is held after each."""
     lines = os.fdopen(os.dup(1), "w")
-    for _ in range(times):
+    for number in range(times):
+        numbered = [argument.replace("{}", str(number)) for argument in arguments]
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            code = _call(main, arguments)
+            code = _call(main, numbered)
         held = {
             "code": code, "bytes": _resident(os.getpid()), "files": len(os.listdir("/proc/self/fd")),
             "threads": len(os.listdir("/proc/self/task")),

@@ -1,5 +1,6 @@
 """The common result of every fault class: tries, failures, the first failing example, and how to see it again."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -28,8 +29,13 @@ class Row:
 
     @property
     def kinds(self) -> Counter[str]:
-        """Count the failures by the words in front of their first colon."""
-        return Counter(problem.partition(":")[0] for problem in self.failures.values())
+        """Count the failures by kind."""
+        return Counter(kind(problem) for problem in self.failures.values())
+
+
+def kind(problem: str) -> str:
+    """Return the words in front of a problem's details."""
+    return problem.partition(":")[0].partition(" (")[0]
 
 
 def markdown(rows: Iterable[Row]) -> str:
@@ -43,10 +49,10 @@ def markdown(rows: Iterable[Row]) -> str:
         if not row.failures:
             continue
         lines += ["", f"### {row.name}: {len(row.failures):,} of {row.tries:,} failed", ""]
-        for kind, count in row.kinds.most_common():
-            case, problem = next(item for item in row.failures.items() if item[1].partition(":")[0] == kind)
+        for name, count in row.kinds.most_common():
+            case, problem = next(item for item in row.failures.items() if kind(item[1]) == name)
             lines.append(f"- {count:,} x {_safe(problem)}")
-            lines.append(f"  Again: `python -m faults {row.again.format(case)}`")
+            lines.append(f"  Again: `python -m faults {row.again.format(shlex.quote(case))}`")
     return "\n".join(lines) + "\n"
 
 

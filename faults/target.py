@@ -35,6 +35,8 @@ class Outcome(NamedTuple):
     """file operations"""
     hit: bool = False
     """whether the fault was reached"""
+    left: bool = False
+    """whether it left processes behind"""
 
     @property
     def complaint(self) -> str | None:
@@ -148,17 +150,17 @@ class Target:
         shutil.rmtree(notes)
         return Outcome(
             answer["code"], stdout, stderr, answer["cpu"], answer["elapsed"], answer["peak"], answer["timed_out"],
-            answer["too_big"], count, hit,
+            answer["too_big"], count, hit, answer["left"],
         )  # fmt: skip
 
     def run_many(
-        self, commands: list[list[str]], folder: Path, *, seconds: float = 20, most_bytes: int = 4 * GIB
+        self, commands: list[list[str]], folder: Path, *, seconds: float = 20, most_bytes: int = 4 * GIB, **request: Any
     ) -> list[Outcome]:
         """Run independent commands, many in one process; one that does not end is told apart from the others."""
         outcomes: list[Outcome] = []
         while len(outcomes) < len(commands):
             rest = commands[len(outcomes) :][:50]
-            whole = self.run([], folder, seconds=seconds + 0.5 * len(rest), most_bytes=most_bytes, many=rest)
+            whole = self.run([], folder, seconds=seconds + 0.5 * len(rest), most_bytes=most_bytes, many=rest, **request)
             for line in whole.stdout.splitlines():
                 said = json.loads(line)
                 outcomes.append(whole._replace(**said, timed_out=False, too_big=False))

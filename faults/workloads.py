@@ -212,13 +212,27 @@ def goes_on(
     if outcome.complaint or outcome.code != 0:
         return f"cannot go on: {outcome.complaint or last_line(outcome.stderr)}", outcome
     try:
-        if workload.read(folder) != reference.state:
-            return "another result: the end differs from that of an undisturbed run", outcome
+        if difference := _difference(reference.state, workload.read(folder)):
+            kind = "another log" if difference.startswith("log") else "another result"
+            return f"{kind}: {difference} than in an undisturbed run", outcome
     except (OSError, ValueError, KeyError) as error:
         return f"another result: {error}", outcome
     if litter := files_in(folder) - reference.files:
         return f"litter: {_unnumbered(sorted(litter)[0])} stays for ever", outcome
     return None, outcome
+
+
+def _difference(expected: Any, got: Any, where: str = "") -> str | None:
+    """Return the place and kind of the first difference between two states; None for none."""
+    if isinstance(expected, dict) and isinstance(got, dict) and expected.keys() == got.keys():
+        pairs = [(expected[name], got[name], f"{where}.{name}".lstrip(".")) for name in expected]
+    elif isinstance(expected, list | tuple) and isinstance(got, list | tuple):
+        if len(expected) != len(got):
+            return f"{where} has {len(got)} entries, other than {len(expected)},"
+        pairs = [(one, other, where) for one, other in zip(expected, got, strict=True)]
+    else:
+        return None if expected == got else f"{where} is {got!r:.60}, other than {expected!r:.60},"
+    return next((found for pair in pairs if (found := _difference(*pair))), None)
 
 
 def _unnumbered(name: str) -> str:
