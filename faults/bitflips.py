@@ -59,7 +59,9 @@ def _flip_others(target: Target, full: bool, seed: int, only: str | None) -> Ite
             for start in range(0, len(bits), _BATCH):
                 some = bits[start : start + _BATCH]
                 for bit, outcome in zip(some, _try_bits(target, workload.command, run, path, some), strict=True):
-                    problem = outcome.complaint or (None if outcome.code == 2 else f"not noticed: exit code {outcome.code}")
+                    problem = outcome.complaint or (
+                        None if outcome.code == 2 else f"not noticed: exit code {outcome.code}"
+                    )
                     row.add(f"{path.name}@{bit}", problem and f"{problem} ({_context(path, bit)})")
             if row.tries:
                 yield row

@@ -103,7 +103,7 @@ def _value(takes: str, draws: random.Random) -> list[str]:
 def _badly_said(outcome: Outcome) -> str | None:
     text = outcome.errors[-1] if outcome.errors else ""
     if len(text) > 1000:
-        return f"a message of {len(text):,} characters: {text[:80]}"
+        return f"a message too long: {len(text):,} characters, {text[:80]}"
     if "\x1b" in text:
         return "a message with raw escape codes"
     return None

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 def inject(what: str, step: int, value: str) -> None:
@@ -63,7 +64,7 @@ def _into_weight(step: int, value: float) -> None:
     def spoil(optimizer: Any, *_: Any) -> None:
         _spoil(optimizer.param_groups[0]["params"][0], value)
 
-    torch.optim.optimizer.register_optimizer_step_post_hook(_at(step, spoil))
+    register_optimizer_step_post_hook(_at(step, spoil))
 
 
 def _into_optimizer(step: int, value: float) -> None:
@@ -71,7 +72,7 @@ def _into_optimizer(step: int, value: float) -> None:
         state = optimizer.state[optimizer.param_groups[0]["params"][0]]
         _spoil(state["exp_avg"], value)
 
-    torch.optim.optimizer.register_optimizer_step_post_hook(_at(step, spoil))
+    register_optimizer_step_post_hook(_at(step, spoil))
 
 
 def _into_data(step: int, value: float) -> None:

@@ -50,9 +50,7 @@ def mutate(target: Target, *, full: bool, seed: int, only: str | None = None) ->
                 here.mkdir()
                 commands.append([part.replace("HERE", str(number)) for part in makers[name](here, random.Random(case))])
             environment = {"LOOPED_WEIGHTS": str(folder)} if name == "shipped weights" else {}
-            for case, outcome in zip(
-                cases, target.run_many(commands, folder, environment=environment), strict=True
-            ):
+            for case, outcome in zip(cases, target.run_many(commands, folder, environment=environment), strict=True):
                 problem = outcome.complaint
                 row.add(case, problem and f"{problem}", f"exit code {outcome.code}")
             shutil.rmtree(folder)
@@ -192,12 +190,12 @@ def _mutated_json(data: bytes, draws: random.Random) -> bytes:
     elif way == 6:
         holder[key] = copy.deepcopy(other_holder[other_key])
     else:
-        number = holder[key]
-        ordinary = isinstance(number, int | float) and not isinstance(number, bool)
-        holder[key] = number * draws.choice((-1, 0, 2, 10, 0.5, 1e6)) if ordinary else draws.choice(_VALUES)
-    # 10,000 digits are more than Python turns into a number by itself.
-    text = json.dumps(value)
-    return text.replace("123456789", "9" * 5000).encode(errors="surrogatepass")
+        # Python turns no more than 4,300 digits into a number by itself.
+        number = draws.choice((-1, 0, 0.5, 10**400, -(10**400), float("nan"), float("inf"), 1e308, "@digits"))
+        numbers = [place for place in places if isinstance(place[0][place[1]], int | float)]
+        holder, key = draws.choice(numbers or places)
+        holder[key] = number
+    return json.dumps(value).replace('"@digits"', "9" * 5000).encode()
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:

@@ -79,7 +79,7 @@ def thousand_loops(target: Target, *, full: bool, seed: int, only: str | None = 
     """Train one step of a thousand loops, forward and backward, for every kind of model in both precisions."""
     row = Row("1,000 loops, forward and backward, float32 and bfloat16", "loops --only {}")
     models = list(_models(target))
-    chosen = models if full else random.Random(seed).sample(models, min(16, len(models)))
+    chosen = models if full else random.Random(seed).sample(models, min(24, len(models)))
     for values in chosen:
         case = ",".join(values.values())
         if only is not None and only != case:

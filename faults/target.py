@@ -144,8 +144,7 @@ class Target:
         if trace is not None:
             trace.extend(read_trace(notes / "trace"))
         stdout, stderr = (
-            path.read_text(errors="replace") if path.exists() else ""
-            for path in (notes / "stdout", notes / "stderr")
+            path.read_text(errors="replace") if path.exists() else "" for path in (notes / "stdout", notes / "stderr")
         )
         shutil.rmtree(notes)
         return Outcome(

@@ -204,9 +204,7 @@ def torn(folder: Path, reference: Undisturbed) -> str | None:
     return None
 
 
-def goes_on(
-    target: Target, workload: Workload, folder: Path, reference: Undisturbed
-) -> tuple[str | None, Outcome]:
+def goes_on(target: Target, workload: Workload, folder: Path, reference: Undisturbed) -> tuple[str | None, Outcome]:
     """Give the command once more; return what is wrong with its end, and how it ended."""
     outcome = target.run(workload.command, folder)
     if outcome.complaint or outcome.code != 0:
