@@ -7,7 +7,6 @@ import random
 import re
 import shutil
 from collections.abc import Iterable
-from pathlib import Path
 
 from faults.table import Row
 from faults.target import GIB, Outcome, Target
@@ -15,7 +14,7 @@ from faults.workloads import training, training_arguments
 
 _SECONDS = 6.0
 _BOUNDARY = {
-    "INT": ("0", "-1", "1", "2", "3", "4", "8", "17", "4294967296", "99999999999999999999", "1.5", "nan", "", "١"),
+    "INT": ("0", "-1", "1", "2", "3", "4", "8", "17", "4294967296", "99999999999999999999", "1.5", "nan", "", "\u0661"),
     "FLOAT": ("0", "-1", "0.5", "1", "2", "1e-300", "1e308", "nan", "inf", "-inf", "1e999", "x", ""),
     "STR": ("", "a", "abca|bcca", "|", "é", "\x1b[31m", "x" * 3000, "..", "/dev/null", "sudoku", "None"),
     "PATH": ("", ".", "..", "/dev/null", "/", "new/folder/file", "x" * 300, "file.txt", "file.svg", "\x1b[31m", "run"),

@@ -50,7 +50,7 @@ def hostile_runs(target: Target, *, full: bool, seed: int, only: str | None = No
     if not kept.exists():
         make_killed_run(target, kept, at_step=17)
     command = training(target).command
-    names = sorted(files_in(kept)) + ["checkpoints", "result.json", "data.json"]
+    names = [*sorted(files_in(kept)), "checkpoints", "result.json", "data.json"]
     row = Row("hostile files in a run folder", "hostile --only {}")
     for name in names:
         for what, spoil in _INSTEAD.items():

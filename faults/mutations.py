@@ -1,4 +1,4 @@
-"""Seeded mutations of everything that is read from a file: configs, records, checkpoints, data, puzzles, texts, weights.
+"""Seeded mutations of all that is read from files: configs, records, checkpoints, data, puzzles, texts, weights.
 
 Whatever a file holds, a command ends with exit code 0, or with exit code 2 and one line; never with a traceback.
 """
@@ -19,7 +19,7 @@ from faults.workloads import checkpoints, training
 _BATCH = 50
 _VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 3, 7, 2**31, 2**63, -(2**63), 10**400, 0.5, -0.0, 1e308, 5e-324, float("nan"),
-    float("inf"), "", "a", "\ud800", "\0", "..", "/dev/null", "é" * 300, [], [[]], {}, {"name": 1}, [0] * 40, "1", "None",
+    float("inf"), "", "a", "\ud800", "\0", "..", "/dev/null", "é" * 300, [], [[]], {}, {"name": 1}, [0] * 40, "1",
 )  # fmt: skip
 
 Make = Callable[[Path, random.Random], list[str]]

@@ -132,7 +132,8 @@ class Target:
         notes = self.fresh_folder("notes")
         request |= {
             "arguments": arguments, "folder": str(folder), "seconds": seconds, "bytes": most_bytes,
-            "stdout": str(notes / "stdout"), "stderr": str(notes / "stderr"), "environment": request.get("environment", {}),
+            "stdout": str(notes / "stdout"), "stderr": str(notes / "stderr"),
+            "environment": request.get("environment", {}),
         }  # fmt: skip
         if trace is not None:
             fault = fault or Fault()

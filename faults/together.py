@@ -1,4 +1,4 @@
-"""Several at once: two trainers of one folder, two runners of one experiment, owners of locks that are killed; leaks."""
+"""Several at once: two trainers of one folder, two runners of one experiment, killed owners of locks; and leaks."""
 
 import json
 import random
