@@ -1,6 +1,7 @@
 """Folders that the environment may name, and files that are made at once or not at all."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,29 @@ def test_two_threads_may_write_one_file(tmp_path):
     save(path, write)
     assert path.read_text() == "the first to begin"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_save_after_a_killed_one_deletes_its_temporary_file(tmp_path):
+    code = """
+import os, signal, sys
+from pathlib import Path
+from looped.utils.files import save
+save(Path(sys.argv[1]), lambda handle: (handle.write(b"half"), handle.flush(), os.kill(os.getpid(), signal.SIGKILL)))
+"""
+    path = tmp_path / "file"
+    killed = subprocess.run([sys.executable, "-c", code, str(path)])
+    (left,) = tmp_path.iterdir()
+    assert killed.returncode == -signal.SIGKILL
+    assert left.name.startswith(".")
+    save_text(path, "whole")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_save_leaves_hidden_files_of_others_alone(tmp_path):
+    others = tmp_path / ".mine.tmp"
+    others.touch()
+    save_text(tmp_path / "file", "text")
+    assert others.exists()
 
 
 def test_what_fails_half_way_leaves_the_good_file(tmp_path):

@@ -4,9 +4,10 @@ import errno
 import fcntl
 import json
 import os
+import re
+import secrets
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,24 +47,58 @@ def save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         path = Path(os.path.realpath(path))
         if path.is_symlink():  # followed to where it leads in circles
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        _parts.add(temporary)
-        try:
-            with open(temporary, "wb") as handle:
-                write(handle)
-                handle.flush()
-                os.fsync(handle.fileno())
+        sweep(path.parent)
+        with _temporary(path.parent) as (handle, temporary):
+            write(handle)
+            handle.flush()
+            os.fsync(handle.fileno())
             if path.exists():
                 shutil.copymode(path, temporary)
             os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-            _parts.discard(temporary)
         sync_folder(path.parent)
 
 
-_parts: set[Path] = set()  # of files that are being made
+_TEMPORARY = re.compile(r"\.looped-[0-9a-f]{16}\.tmp")
+_parts: set[Path] = set()  # temporary files of this process
+
+
+@contextmanager
+def _temporary(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
+    """Yield a new file and its path. The file is locked while it is open, and deleted unless it was renamed."""
+    handle, path = _new_temporary(folder)
+    try:
+        with handle:
+            yield handle, path
+    finally:
+        path.unlink(missing_ok=True)
+        _parts.discard(path)
+
+
+def _new_temporary(folder: Path) -> tuple[IO[bytes], Path]:
+    while True:
+        path = folder / f".looped-{secrets.token_hex(8)}.tmp"
+        handle = open(path, "xb")  # noqa: SIM115 (closed by `_temporary`)
+        _parts.add(path)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if path.exists():
+            return handle, path
+        handle.close()  # swept by another process between the opening and the lock
+        _parts.discard(path)
+
+
+def sweep(folder: Path) -> None:
+    """Delete the temporary files of processes that are gone. A living process holds a lock on each of its own."""
+    with suppress(OSError):
+        for path in (folder / name for name in os.listdir(folder) if _TEMPORARY.fullmatch(name)):
+            with suppress(OSError), open(os.open(path, _UNFOLLOWED), "rb") as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+
+
+# Open neither what a link leads to, nor wait for the other end of a pipe.
+_UNFOLLOWED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def drop_parts() -> None:
