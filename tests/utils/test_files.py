@@ -1,7 +1,9 @@
 """Folders that the environment may name, and files that are made at once or not at all."""
 
+import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +72,24 @@ def test_save_leaves_hidden_files_of_others_alone(tmp_path):
     others.touch()
     save_text(tmp_path / "file", "text")
     assert others.exists()
+
+
+def test_save_in_new_folders_syncs_each_of_them_into_its_parent(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("os.fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
+    save_text(tmp_path / "one" / "two" / "file", "text")
+    folders = [str(tmp_path), str(tmp_path / "one"), str(tmp_path / "one" / "two")]
+    assert [path for path in synced if path in folders] == folders
+
+
+def test_save_tells_which_folder_could_not_be_synced(tmp_path, monkeypatch):
+    def refuse(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("os.fsync", refuse)
+    with pytest.raises(InputError, match=f"^cannot write {tmp_path}: Input/output error$"):
+        save_text(tmp_path / "file", "text")
 
 
 def test_what_fails_half_way_leaves_the_good_file(tmp_path):

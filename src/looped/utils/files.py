@@ -47,7 +47,7 @@ def save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         path = Path(os.path.realpath(path))
         if path.is_symlink():  # followed to where it leads in circles
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         sweep(path.parent)
         with _temporary(path.parent) as (handle, temporary):
             write(handle)
@@ -143,11 +143,15 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, with those above it, unless it is there."""
+    """Make a folder and those above it, each synced into its parent, unless it is there."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {path}: {_reason(path, error)}") from error
+    sync_folder(path.parent)
 
 
 def in_the_way(path: Path) -> tuple[str, Path] | None:
@@ -192,12 +196,13 @@ def read_json(path: Path) -> Any:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was renamed in a folder last."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Make the names in a folder survive a power cut."""
+    with writing(folder):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextmanager
