@@ -23,7 +23,7 @@ def kill_at_operations(target: Target, *, full: bool, seed: int, only: str | Non
         reference = undisturbed(target, workload)
         chosen = reference.operations if full else distinct(reference.operations)
         if not full and name == "paper":
-            chosen = random.Random(seed).sample(chosen, min(12, len(chosen)))
+            chosen = random.Random(seed).sample(chosen, min(6, len(chosen)))
         for operation in chosen:
             for action in ("kill before", "kill midway" if operation.kind == "write" else "kill after"):
                 case = f"{name}@{operation.number}@{action.replace(' ', '-')}"

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from looped.utils.errors import InputError
-from looped.utils.files import cache_folder, data_folder, read_json, save, save_text
+from looped.utils.files import cache_folder, data_folder, locked, read_json, save, save_text
 
 
 def test_the_environment_says_where_the_cache_and_the_data_are(monkeypatch):
@@ -196,4 +196,34 @@ def test_what_is_no_json_that_can_be_read_is_told_with_the_file(text, tmp_path):
     path = tmp_path / "file.json"
     path.write_bytes(text)
     with pytest.raises(InputError, match=r"^expected JSON in .*file\.json, got something else \(.+\)$"):
+        read_json(path)
+
+
+def test_locked_through_a_link_leaves_its_target_alone(tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / ".lock").symlink_to("precious")
+    with pytest.raises(InputError, match=r"\.lock is not a regular file"), locked(tmp_path / ".lock"):
+        pass
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_locked_does_not_empty_the_file(tmp_path):
+    (tmp_path / ".lock").write_text("text")
+    with locked(tmp_path / ".lock", wait=False) as free:
+        assert free
+    assert (tmp_path / ".lock").read_text() == "text"
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "large"])
+def test_read_json_of_what_has_no_end_is_refused_at_once(kind, tmp_path, monkeypatch):
+    path = tmp_path / "file.json"
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text(" " * 200 + "1")
+        monkeypatch.setattr("looped.utils.files.MAX_JSON_BYTES", 200)
+    expected = "expected at most 200 bytes, got 201" if kind == "large" else "not a regular file"
+    with pytest.raises(InputError, match=expected):
         read_json(path)

@@ -7,15 +7,17 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from looped.utils.errors import InputError
+from looped.utils.errors import InputError, require
 
 OUTPUTS = (1, 2)  # descriptors of standard output and standard error
+MAX_JSON_BYTES = 16_000_000
 
 
 def cache_folder() -> Path:
@@ -92,13 +94,13 @@ def sweep(folder: Path) -> None:
     """Delete the temporary files of processes that are gone. A living process holds a lock on each of its own."""
     with suppress(OSError):
         for path in (folder / name for name in os.listdir(folder) if _TEMPORARY.fullmatch(name)):
-            with suppress(OSError), open(os.open(path, _UNFOLLOWED), "rb") as handle:
+            with suppress(OSError), open(os.open(path, os.O_RDONLY | _UNFOLLOWED), "rb") as handle:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
 
 
-# Open neither what a link leads to, nor wait for the other end of a pipe.
-_UNFOLLOWED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Neither follow a link nor wait for the other end of a pipe.
+_UNFOLLOWED = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def drop_parts() -> None:
@@ -144,14 +146,13 @@ def writing(path: Path) -> Iterator[None]:
 
 def make_folder(path: Path) -> None:
     """Make a folder and those above it, each synced into its parent, unless it is there."""
-    if path.is_dir():
-        return
-    make_folder(path.parent)
     try:
-        path.mkdir(exist_ok=True)
+        for each in reversed((path, *path.parents)):
+            if not each.is_dir():
+                each.mkdir(exist_ok=True)
+                sync_folder(each.parent)
     except OSError as error:
         raise InputError(f"cannot make the folder {path}: {_reason(path, error)}") from error
-    sync_folder(path.parent)
 
 
 def in_the_way(path: Path) -> tuple[str, Path] | None:
@@ -187,12 +188,32 @@ def from_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
+    """Return the value in a JSON file. Raise InputError if there is none, or if the file is larger than any of ours."""
     try:
-        return from_json(path.read_text())
+        return from_json(read_bytes(path, MAX_JSON_BYTES))
     except FileNotFoundError:
         raise InputError(f"expected a file {path}, found none") from None
     except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"expected JSON in {path}, got something else ({error})") from None
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Return the content of a regular file. Raise InputError for a device, a pipe, or more bytes than `limit`."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as handle:
+        status = os.fstat(handle.fileno())
+        require(stat.S_ISREG(status.st_mode), f"{path} is not a regular file")
+        require(status.st_size <= limit, f"{path}: expected at most {limit:,} bytes, got {status.st_size:,}")
+        return handle.read()
+
+
+def require_regular(*paths: Path) -> None:
+    """Raise InputError if any of these paths exists but is a link, a pipe, a device or a folder."""
+    for path in paths:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            regular = stat.S_ISREG(os.lstat(path).st_mode)
+            require(regular, f"{path} is not a regular file: expected no link, pipe, device or folder")
 
 
 def sync_folder(folder: Path) -> None:
@@ -207,12 +228,14 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock file, which goes with its holder however that ends. Without `wait`, yields whether it was free."""
-    try:
-        handle = open(path, "w")  # noqa: SIM115 (closed below)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
-    with handle:
+    """Hold a lock file, which is freed however its holder ends. Without `wait`, yield whether it was free.
+
+    The file is neither truncated nor reached through a link: a stranger's folder may have anything in its place.
+    """
+    require_regular(path)
+    with writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _UNFOLLOWED, 0o666)
+    with open(descriptor) as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
