@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, AnyStr
 
 from looped.utils.errors import InputError, require
 
 OUTPUTS = (1, 2)  # descriptors of standard output and standard error
-MAX_JSON_BYTES = 16_000_000
+MAX_JSON_BYTES = MAX_LINE = 16_000_000
 
 
 def cache_folder() -> Path:
@@ -49,7 +49,7 @@ def save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         path = Path(os.path.realpath(path))
         if path.is_symlink():  # followed to where it leads in circles
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        make_folder(path.parent)
+        _make_folders(path.parent)
         sweep(path.parent)
         with _temporary(path.parent) as (handle, temporary):
             write(handle)
@@ -147,12 +147,16 @@ def writing(path: Path) -> Iterator[None]:
 def make_folder(path: Path) -> None:
     """Make a folder and those above it, each synced into its parent, unless it is there."""
     try:
-        for each in reversed((path, *path.parents)):
-            if not each.is_dir():
-                each.mkdir(exist_ok=True)
-                sync_folder(each.parent)
+        _make_folders(path)
     except OSError as error:
         raise InputError(f"cannot make the folder {path}: {_reason(path, error)}") from error
+
+
+def _make_folders(path: Path) -> None:
+    for each in reversed((path, *path.parents)):
+        if not each.is_dir():
+            each.mkdir(exist_ok=True)
+            sync_folder(each.parent)
 
 
 def in_the_way(path: Path) -> tuple[str, Path] | None:
@@ -206,6 +210,15 @@ def read_bytes(path: Path, limit: int) -> bytes:
         require(stat.S_ISREG(status.st_mode), f"{path} is not a regular file")
         require(status.st_size <= limit, f"{path}: expected at most {limit:,} bytes, got {status.st_size:,}")
         return handle.read()
+
+
+def bounded_lines(file: IO[AnyStr], path: Path) -> Iterator[AnyStr]:
+    """Yield the lines of a file. Raise InputError at a line that is longer than any of ours, such as an endless one."""
+    number = 0
+    while line := file.readline(MAX_LINE):
+        number += 1
+        require(len(line) < MAX_LINE, f"{path}, line {number}: expected fewer than {MAX_LINE:,} characters in a line")
+        yield line
 
 
 def require_regular(*paths: Path) -> None:
