@@ -53,8 +53,7 @@ class Checkpoint(NamedTuple):
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, max_file_bytes: int = MAX_FILE_BYTES) -> Path:
     """Write `folder/step-*`, then delete all but the last `KEEP` checkpoints."""
     make_folder(folder)
-    for leftover in folder.glob(".step-*"):
-        shutil.rmtree(leftover)
+    sweep_checkpoints(folder)
     final = folder / f"step-{checkpoint.step:09d}"
     temporary = folder / f".{final.name}"
     try:
@@ -68,6 +67,12 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, max_file_bytes: int = 
     for old in sorted(folder.glob("step-*"))[:-KEEP]:
         _remove(old)
     return final
+
+
+def sweep_checkpoints(folder: Path) -> None:
+    """Delete checkpoints that a killed process left half written or half deleted."""
+    for leftover in folder.glob(".step-*"):
+        shutil.rmtree(leftover)
 
 
 def _remove(path: Path) -> None:

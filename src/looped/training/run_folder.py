@@ -16,9 +16,9 @@ from typing import Any, Literal
 from looped.config import RunConfig, differences
 from looped.serde import check_fields, decode, encode
 from looped.tasks import Task
-from looped.training.checkpoint import Checkpoint, load_newest
+from looped.training.checkpoint import Checkpoint, load_newest, sweep_checkpoints
 from looped.utils.errors import InputError, require
-from looped.utils.files import locked, make_folder, read_json, save_json
+from looped.utils.files import is_temporary, locked, make_folder, read_json, save_json, sweep
 
 
 @dataclass(frozen=True)
@@ -133,16 +133,21 @@ class RunFolder:
 
     def require_usable(self) -> None:
         """Raise InputError if the folder holds files that no trainer wrote."""
-        foreign = self.path.is_dir() and not self.config_path.exists() and {*self.path.iterdir()} - {self.lock_path}
-        require(
-            not foreign and (self.path.is_dir() or not self.path.exists()),
-            f"{self.path} is not a run: expected a new or empty folder, or one with config.json",
-        )
+        if not self.path.is_dir() or self.config_path.exists():
+            foreign = self.path.exists() and not self.path.is_dir()
+        else:
+            foreign = any(path != self.lock_path and not is_temporary(path.name) for path in self.path.iterdir())
+        require(not foreign, f"{self.path} is not a run: expected a new or empty folder, or one with config.json")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Create the folder and lock it. Raise InputError if another process is training in it."""
+        """Create the folder, lock it and delete what a killed process left half written in it.
+
+        Raise InputError if another process is training in it.
+        """
         make_folder(self.path)
         with locked(self.lock_path, wait=False) as free:
             require(free, f"{self.path} is being trained by another process")
+            sweep(self.path)
+            sweep_checkpoints(self.checkpoints)
             yield

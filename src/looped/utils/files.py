@@ -61,7 +61,8 @@ def save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         sync_folder(path.parent)
 
 
-_TEMPORARY = re.compile(r"\.looped-[0-9a-f]{16}\.tmp")
+# The second form is what version 0.1 left in run folders.
+_TEMPORARY = re.compile(r"\.looped-[0-9a-f]{16}\.tmp|\.(config|data|result|record|log)\.jsonl?\.\d+-\d+")
 _parts: set[Path] = set()  # temporary files of this process
 
 
@@ -90,10 +91,15 @@ def _new_temporary(folder: Path) -> tuple[IO[bytes], Path]:
         _parts.discard(path)
 
 
+def is_temporary(name: str) -> bool:
+    """Return whether this is the name of a file that `save` has begun to write."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
 def sweep(folder: Path) -> None:
     """Delete the temporary files of processes that are gone. A living process holds a lock on each of its own."""
     with suppress(OSError):
-        for path in (folder / name for name in os.listdir(folder) if _TEMPORARY.fullmatch(name)):
+        for path in (folder / name for name in os.listdir(folder) if is_temporary(name)):
             with suppress(OSError), open(os.open(path, os.O_RDONLY | _UNFOLLOWED), "rb") as handle:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
