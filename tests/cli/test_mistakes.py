@@ -1,6 +1,5 @@
 """Mistakes, and what the system refuses: one line each, exit code 2, and nothing half written."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import torch
 
 from looped.cli.main import main
 from looped.tasks import EditDistance
+from looped.utils.files import save_sealed
 from tests.cli.command import TRAIN, answer, complaint
 
 
@@ -219,7 +219,7 @@ def test_a_missing_gpu_is_told_in_words_that_were_typed(run, monkeypatch, capsys
 def test_a_damaged_config_names_the_file(tmp_path, capsys):
     (tmp_path / "config.json").write_text("{")
     assert "config.json" in complaint(capsys, "eval", str(tmp_path))
-    (tmp_path / "config.json").write_text('{"task": {"name": "edit-distance", "lenght": 3}}')
+    save_sealed(tmp_path / "config.json", {"task": {"name": "edit-distance", "lenght": 3}})
     assert "did you mean 'task.length'" in complaint(capsys, "eval", str(tmp_path))
 
 
@@ -240,5 +240,5 @@ def test_a_damaged_newest_checkpoint_is_said_by_whatever_reads_the_run(tmp_path,
 def test_an_untrained_run_says_so(tmp_path, capsys):
     from looped.config import RunConfig
 
-    (tmp_path / "config.json").write_text(json.dumps(RunConfig(EditDistance(length=4)).to_json()))
+    save_sealed(tmp_path / "config.json", RunConfig(EditDistance(length=4)).to_json())
     assert "has no checkpoint yet" in complaint(capsys, "eval", str(tmp_path))

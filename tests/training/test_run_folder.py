@@ -1,8 +1,12 @@
 """Run folders that a killed process, a bad disk or a stranger has left in a bad state."""
 
+import json
+
 import pytest
 
+from looped.training.run_folder import RunFolder
 from looped.training.trainer import train
+from looped.utils.errors import InputError
 from tests.training.conftest import tiny
 
 
@@ -22,3 +26,24 @@ def test_train_of_a_finished_run_deletes_half_a_checkpoint(tmp_path):
     (left / "state.json").touch()
     train(tiny(), tmp_path / "run", quiet=True)
     assert not left.exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "result.json"])
+def test_every_bit_of_a_run_s_json_files_is_covered_by_a_hash(name, tmp_path):
+    train(tiny(), tmp_path, quiet=True)
+    run, path = RunFolder(tmp_path), tmp_path / name
+    read = run.read_config if name == "config.json" else run.read_result
+    original = path.read_bytes()
+    unnoticed = []
+    for place in range(8 * len(original)):
+        changed = bytearray(original)
+        changed[place // 8] ^= 1 << place % 8
+        path.write_bytes(changed)
+        try:
+            read()
+        except InputError:
+            continue
+        unnoticed.append(bytes(changed))
+    # Letters of an exponent, such as 1e-05, may be large or small: the same numbers are read.
+    assert all(json.loads(text) == json.loads(original) for text in unnoticed)
+    assert len(unnoticed) < 10

@@ -26,7 +26,7 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from looped.utils.errors import InputError, require
-from looped.utils.files import from_json, make_folder, save, save_json, sync_folder
+from looped.utils.files import make_folder, read_sealed, save, save_sealed, sync_folder
 
 KEEP = 2
 MAX_FILE_BYTES = 5_000_000_000
@@ -89,8 +89,7 @@ def _write(folder: Path, checkpoint: Checkpoint, max_file_bytes: int) -> None:
         for name, data in _files_of_part(part, tensors, max_file_bytes):
             save(folder / name, lambda handle, data=data: handle.write(data))
             hashes[name] = hashlib.sha256(data).hexdigest()
-    state = {"step": checkpoint.step, "seconds": checkpoint.seconds, "files": hashes}
-    save_json(folder / _STATE, {**state, "sha256": _hash_of(state)})
+    save_sealed(folder / _STATE, {"step": checkpoint.step, "seconds": checkpoint.seconds, "files": hashes})
 
 
 def _files_of_part(part: str, tensors: dict[str, Tensor], max_file_bytes: int) -> Iterator[tuple[str, bytes]]:
@@ -161,14 +160,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 def _read_state(path: Path) -> dict[str, Any]:
     """Return the content of state.json, checked against its own hash and against the name of the folder."""
-    state = from_json((path / _STATE).read_bytes())
-    expected = state.pop("sha256")
-    require(_hash_of(state) == expected, f"{path / _STATE} is damaged: its content does not match its SHA-256")
+    state = read_sealed(path / _STATE)
     match = _FOLDER_NAME.fullmatch(path.name)
     named = None if match is None else int(match[1])
     require(named == state["step"], f"{path} holds step {state['step']}: expected the step in its name")
     return state
-
-
-def _hash_of(state: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()

@@ -18,7 +18,7 @@ from looped.serde import check_fields, decode, encode
 from looped.tasks import Task
 from looped.training.checkpoint import Checkpoint, load_newest, sweep_checkpoints
 from looped.utils.errors import InputError, require
-from looped.utils.files import is_temporary, locked, make_folder, read_json, save_json, sweep
+from looped.utils.files import is_temporary, locked, make_folder, read_sealed, save_sealed, sweep
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class RunFolder:
         """
         self.check(config)
         if not (self.config_path.exists() and self.has_checkpoint()):
-            save_json(self.config_path, config.to_json())
+            save_sealed(self.config_path, config.to_json())
 
     def check(self, config: RunConfig) -> None:
         """Raise InputError if this folder belongs to another run."""
@@ -86,9 +86,8 @@ class RunFolder:
         """Store the hashes of a new run's data. Raise InputError if a resumed run would see other data."""
         current = task.fingerprints()
         if current and not self.has_checkpoint():
-            save_json(self.data_path, current)
-        stored = read_json(self.data_path) if self.data_path.exists() else {}
-        require(isinstance(stored, dict), f"{self.data_path}: expected an object with hashes, got {stored!r}")
+            save_sealed(self.data_path, current)
+        stored = read_sealed(self.data_path) if self.data_path.exists() else {}
         for name, before in stored.items():
             now = current.get(name, "none")
             require(
@@ -100,7 +99,7 @@ class RunFolder:
         """Return the run's config. Raise InputError if the folder is not a run."""
         require(self.path.is_dir(), f"no run at {self.path}: expected a folder with config.json")
         require(self.config_path.exists(), f"{self.path} is not a run: expected config.json in it")
-        data = read_json(self.config_path)
+        data = read_sealed(self.config_path)
         try:
             return RunConfig.from_json(data)
         except InputError as error:
@@ -110,8 +109,9 @@ class RunFolder:
         """Return the result of a finished run, or None."""
         if not self.result_path.exists():
             return None
+        stored = read_sealed(self.result_path)
         try:
-            return decode(TrainResult, read_json(self.result_path))
+            return decode(TrainResult, stored)
         except InputError as error:
             raise InputError(f"{self.result_path}: {error}") from None
 

@@ -31,7 +31,7 @@ from looped.training.run_folder import RunFolder, TrainResult
 from looped.training.schedules import loops_at, lr_fraction, sizes, trained_size, unreached
 from looped.training.step import Stepper
 from looped.utils.errors import InputError, require
-from looped.utils.files import save_json
+from looped.utils.files import save_sealed
 from looped.utils.memory import memory_for
 from looped.utils.signals import handling
 from looped.utils.version import __version__
@@ -240,7 +240,7 @@ class Trainer:
                 return self._result(stopped_by="signal")
             log.record(self.step, validation=validation)
         result = self._result(validation=validation)
-        save_json(self.folder.result_path, result.to_json())
+        save_sealed(self.folder.result_path, result.to_json())
         return result
 
     def _steps(self, first: int) -> Iterator[tuple[int, Tensor]]:

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -187,6 +188,26 @@ def save_text(path: Path, text: str) -> None:
 
 def save_json(path: Path, value: Any) -> None:
     save_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def save_sealed(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON object together with the SHA-256 of its content."""
+    save_json(path, {**value, "sha256": content_hash(value)})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Return a JSON object that `save_sealed` wrote. Raise InputError if any bit of its content has changed."""
+    value = read_json(path)
+    require(isinstance(value, dict), f"{path}: expected a JSON object, got {str(value)[:80]!r}")
+    stored = value.pop("sha256", None)
+    require(stored is not None, f"{path} is damaged: expected a field sha256")
+    require(stored == content_hash(value), f"{path} is damaged: its content does not match its SHA-256")
+    return value
+
+
+def content_hash(value: dict[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object, whatever the order of its fields."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def from_json(text: str | bytes) -> Any:
