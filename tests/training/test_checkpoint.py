@@ -178,3 +178,28 @@ def test_save_replaces_a_checkpoint_of_the_same_step(tmp_path):
     assert_equal(load_newest(tmp_path), random_checkpoint(4))
     shutil.rmtree(tmp_path / "step-000000004")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["state.json", "model.safetensors"])
+def test_load_newest_with_a_link_in_place_of_a_file_uses_the_previous_checkpoint(name, tmp_path, capsys):
+    newest = two_checkpoints(tmp_path)
+    (newest / name).rename(tmp_path / "moved")
+    (newest / name).symlink_to(tmp_path / "moved")
+    assert_step_1_is_used(tmp_path, capsys)
+
+
+def test_save_checkpoint_hides_an_old_one_on_disk_before_it_deletes_a_file_of_it(tmp_path, monkeypatch):
+    two_checkpoints(tmp_path)
+    events = []
+    sync, rmtree = checkpoint.sync_folder, shutil.rmtree
+
+    def synced(folder):
+        events.append({path.name for path in folder.iterdir()})
+        sync(folder)
+
+    monkeypatch.setattr(checkpoint, "sync_folder", synced)
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **named: (events.append(path.name), rmtree(path, **named)))
+    save_checkpoint(tmp_path, random_checkpoint(3))
+    hidden = ".step-000000001.old"
+    deleted = events.index(hidden)
+    assert {hidden, "step-000000002", "step-000000003"} in events[:deleted]

@@ -47,3 +47,25 @@ def test_every_bit_of_a_run_s_json_files_is_covered_by_a_hash(name, tmp_path):
     # Letters of an exponent, such as 1e-05, may be large or small: the same numbers are read.
     assert all(json.loads(text) == json.loads(original) for text in unnoticed)
     assert len(unnoticed) < 10
+
+
+@pytest.mark.parametrize("name", [".lock", "config.json", "log.jsonl", "result.json"])
+def test_train_through_a_link_leaves_its_target_alone(name, tmp_path):
+    precious, run = tmp_path / "precious", tmp_path / "run"
+    precious.write_text("precious")
+    run.mkdir()
+    (run / name).symlink_to(precious)
+    with pytest.raises(InputError, match=f"{name} is not a regular file"):
+        train(tiny(), run, quiet=True)
+    assert precious.read_text() == "precious"
+
+
+def test_train_with_linked_checkpoints_deletes_nothing_behind_the_link(tmp_path):
+    train(tiny(), tmp_path / "run", quiet=True)
+    elsewhere = tmp_path / "elsewhere"
+    (tmp_path / "run" / "checkpoints").rename(elsewhere)
+    (elsewhere / ".step-000000001").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(elsewhere)
+    with pytest.raises(InputError, match="checkpoints is a link"):
+        train(tiny(), tmp_path / "run", quiet=True)
+    assert (elsewhere / ".step-000000001").is_dir()

@@ -13,6 +13,7 @@ previous one is used. Nothing is ever unpickled.
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import sys
@@ -26,7 +27,7 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from looped.utils.errors import InputError, require
-from looped.utils.files import make_folder, read_sealed, save, save_sealed, sync_folder
+from looped.utils.files import make_folder, read_sealed, require_regular, save, save_sealed, sync_folder, writing
 
 KEEP = 2
 MAX_FILE_BYTES = 5_000_000_000
@@ -57,30 +58,33 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, max_file_bytes: int = 
     final = folder / f"step-{checkpoint.step:09d}"
     temporary = folder / f".{final.name}"
     try:
-        temporary.mkdir()
-        _write(temporary, checkpoint, max_file_bytes)
-        _remove(final)
-        temporary.rename(final)
+        with writing(temporary):
+            temporary.mkdir()
+            _write(temporary, checkpoint, max_file_bytes)
+            _hide(final)
+            temporary.rename(final)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sync_folder(folder)
-    for old in sorted(folder.glob("step-*"))[:-KEEP]:
-        _remove(old)
+    with writing(folder):
+        for old in sorted(folder.glob("step-*"))[:-KEEP]:
+            _hide(old)
+    sync_folder(folder)  # before anything is deleted: after a power cut, an old name must not lead to half a checkpoint
+    sweep_checkpoints(folder)
     return final
 
 
 def sweep_checkpoints(folder: Path) -> None:
     """Delete checkpoints that a killed process left half written or half deleted."""
-    for leftover in folder.glob(".step-*"):
-        shutil.rmtree(leftover)
+    with writing(folder):
+        for leftover in folder.glob(".step-*"):
+            leftover.unlink() if leftover.is_symlink() or leftover.is_file() else shutil.rmtree(leftover)
 
 
-def _remove(path: Path) -> None:
-    """Delete a checkpoint. It is renamed first, so that no reader sees it half deleted."""
-    if path.exists():
-        hidden = path.with_name(f".{path.name}.old")
-        path.rename(hidden)
-        shutil.rmtree(hidden)
+def _hide(path: Path) -> None:
+    """Rename a checkpoint that is to be deleted, so that no reader sees it half deleted."""
+    if os.path.lexists(path):
+        path.rename(path.with_name(f".{path.name}.old"))
 
 
 def _write(folder: Path, checkpoint: Checkpoint, max_file_bytes: int) -> None:
@@ -141,7 +145,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         parts: dict[str, dict[str, Tensor]] = {}
         for name, expected in state["files"].items():
             match = _FILE_NAME.fullmatch(name)
-            require(match is not None and (path / name).is_file(), f"{path / name} is not a file of a checkpoint")
+            require(match is not None, f"{path / name} is not a file of a checkpoint")
+            require_regular(path / name)
             data = (path / name).read_bytes()
             actual = hashlib.sha256(data).hexdigest()
             require(
@@ -160,6 +165,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 def _read_state(path: Path) -> dict[str, Any]:
     """Return the content of state.json, checked against its own hash and against the name of the folder."""
+    require(not path.is_symlink(), f"{path} is a link: expected a folder")
+    require_regular(path / _STATE)
     state = read_sealed(path / _STATE)
     match = _FOLDER_NAME.fullmatch(path.name)
     named = None if match is None else int(match[1])

@@ -18,7 +18,7 @@ from looped.serde import check_fields, decode, encode
 from looped.tasks import Task
 from looped.training.checkpoint import Checkpoint, load_newest, sweep_checkpoints
 from looped.utils.errors import InputError, require
-from looped.utils.files import is_temporary, locked, make_folder, read_sealed, save_sealed, sweep
+from looped.utils.files import is_temporary, locked, make_folder, read_sealed, require_regular, save_sealed, sweep
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ class RunFolder:
     def read_config(self) -> RunConfig:
         """Return the run's config. Raise InputError if the folder is not a run."""
         require(self.path.is_dir(), f"no run at {self.path}: expected a folder with config.json")
+        self.require_plain()
         require(self.config_path.exists(), f"{self.path} is not a run: expected config.json in it")
         data = read_sealed(self.config_path)
         try:
@@ -131,8 +132,14 @@ class RunFolder:
             raise InputError(f"{self.path} has no checkpoint yet: expected a run that was trained")
         return checkpoint
 
+    def require_plain(self) -> None:
+        """Raise InputError if one of the run's files is a link, a device or a pipe: it would lead out of the folder."""
+        require_regular(self.config_path, self.log_path, self.data_path, self.result_path, self.lock_path)
+        require(not self.checkpoints.is_symlink(), f"{self.checkpoints} is a link: expected a folder")
+
     def require_usable(self) -> None:
         """Raise InputError if the folder holds files that no trainer wrote."""
+        self.require_plain()
         if not self.path.is_dir() or self.config_path.exists():
             foreign = self.path.exists() and not self.path.is_dir()
         else:
