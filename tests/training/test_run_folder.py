@@ -1,6 +1,8 @@
 """Run folders that a killed process, a bad disk or a stranger has left in a bad state."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -69,3 +71,27 @@ def test_train_with_linked_checkpoints_deletes_nothing_behind_the_link(tmp_path)
     with pytest.raises(InputError, match="checkpoints is a link"):
         train(tiny(), tmp_path / "run", quiet=True)
     assert (elsewhere / ".step-000000001").is_dir()
+
+
+def test_train_stopped_before_its_result_was_written_logs_no_line_twice(tmp_path):
+    train(tiny(), tmp_path, quiet=True)
+    whole = (tmp_path / "log.jsonl").read_text()
+    (tmp_path / "result.json").unlink()
+    assert train(tiny(), tmp_path, quiet=True).finished
+    assert (tmp_path / "log.jsonl").read_text() == whole
+
+
+def test_train_syncs_its_log_before_each_checkpoint(tmp_path, monkeypatch):
+    synced = []
+    sync = os.fsync
+
+    def note(handle: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        synced.append((path.name, path.read_text().count("\n") if path.name == "log.jsonl" else 0))
+        sync(handle)
+
+    monkeypatch.setattr("os.fsync", note)
+    train(tiny(train={"num_steps": 4, "checkpoint_every": 2}), tmp_path, quiet=True)
+    names = [name for name, _ in synced]
+    assert [lines for name, lines in synced if name == "log.jsonl"] == [2, 4]
+    assert names.index("log.jsonl") < names.index(".step-000000002")

@@ -232,6 +232,7 @@ class Trainer:
                         log.record(self.step, validation=validation)
                     last_time += time.monotonic() - paused  # evaluation does not count as training time
                 if saving:
+                    log.sync()  # before the checkpoint that is resumed from: the log lacks nothing up to there
                     self.save()
                 if stopping:
                     return self._result(stopped_by="signal" if stopped() else "time limit")
