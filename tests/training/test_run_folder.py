@@ -1,13 +1,14 @@
 """Run folders that a killed process, a bad disk or a stranger has left in a bad state."""
 
 import json
+import math
 import os
 from pathlib import Path
 
 import pytest
 
 from looped.training.run_folder import RunFolder
-from looped.training.trainer import train
+from looped.training.trainer import Diverged, Trainer, train
 from looped.utils.errors import InputError
 from tests.training.conftest import tiny
 
@@ -95,3 +96,19 @@ def test_train_syncs_its_log_before_each_checkpoint(tmp_path, monkeypatch):
     names = [name for name, _ in synced]
     assert [lines for name, lines in synced if name == "log.jsonl"] == [2, 4]
     assert names.index("log.jsonl") < names.index(".step-000000002")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_train_whose_last_update_overflows_saves_no_checkpoint_of_it(value, tmp_path):
+    trainer = Trainer(tiny(train={"num_steps": 4, "checkpoint_every": 2}), tmp_path, quiet=True)
+    step = trainer.stepper.optimizer.step
+
+    def overflow() -> None:
+        step()
+        if trainer.step == 3:
+            next(trainer.model.parameters()).data.view(-1)[0] = value
+
+    trainer.stepper.optimizer.step = overflow
+    with pytest.raises(Diverged, match="expected finite numbers"):
+        trainer.fit()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000002"]

@@ -273,6 +273,7 @@ class Trainer:
         """Write a checkpoint of this step."""
         seconds = round(self._seconds_so_far(), 3)
         checkpoint = Checkpoint(self.step, seconds, self.stepper.state())
+        _require_finite_state(checkpoint)
         save_checkpoint(self.folder.checkpoints, checkpoint, self.config.train.runtime.max_file_bytes)
 
     def _validate(self, stopped: Callable[[], bool]) -> float | None:
@@ -333,6 +334,18 @@ def _require_finite(step: int, **numbers: float) -> None:
                 "warm-up; earlier checkpoints are kept.",
                 field=name,
             )
+
+
+def _require_finite_state(checkpoint: Checkpoint) -> None:
+    """Raise Diverged if a tensor holds NaN or infinity: an update can overflow after a loss and a gradient that did not."""
+    for part, tensors in checkpoint.parts.items():
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                raise Diverged(
+                    f"{part} {name}: expected finite numbers, got NaN or infinity at step {checkpoint.step}. Try a lower "
+                    "learning rate; earlier checkpoints are kept.",
+                    field=name,
+                )
 
 
 @contextmanager
