@@ -73,6 +73,6 @@ def distinct(operations: list[Operation]) -> list[Operation]:
     """Return the first operation of each kind on each path, with the numbers in paths left out."""
     found: dict[tuple[str, str], Operation] = {}
     for operation in operations:
-        name = re.sub(r"\d+", "0", f"{operation.path}>{operation.other}")
+        name = re.sub(r"[0-9a-f]{16}|\d+", "0", f"{operation.path}>{operation.other}")
         found.setdefault((operation.kind, name), operation)
     return list(found.values())

@@ -34,4 +34,7 @@ def _renamed(value: Any, old: str, new: str) -> Any:
 
 def write_state(path: Path, state: Any) -> None:
     """Write a checkpoint's state as the program would, with a hash of itself where it has one."""
+    if isinstance(state.get("sha256"), str):
+        content = {name: value for name, value in state.items() if name != "sha256"}
+        state["sha256"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     path.write_text(json.dumps(state, indent=1) + "\n")
