@@ -337,13 +337,13 @@ def _require_finite(step: int, **numbers: float) -> None:
 
 
 def _require_finite_state(checkpoint: Checkpoint) -> None:
-    """Raise Diverged if a tensor holds NaN or infinity: an update can overflow after a loss and a gradient that did not."""
+    """Raise Diverged if a tensor holds NaN or infinity: an update can overflow although its gradient was finite."""
     for part, tensors in checkpoint.parts.items():
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not tensor.isfinite().all():
                 raise Diverged(
-                    f"{part} {name}: expected finite numbers, got NaN or infinity at step {checkpoint.step}. Try a lower "
-                    "learning rate; earlier checkpoints are kept.",
+                    f"{part} {name}: expected finite numbers, got NaN or infinity at step {checkpoint.step}. "
+                    "Try a lower learning rate; earlier checkpoints are kept.",
                     field=name,
                 )
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 from numbers import Integral, Real
 from typing import Any
 
-
 MAX_MESSAGE = 900
 """characters of a message"""
 
