@@ -34,8 +34,9 @@ class Row:
 
 
 def kind(problem: str) -> str:
-    """Return the words in front of a problem's details."""
-    return problem.partition(":")[0].partition(" (")[0]
+    """Return the words in front of a problem's details; of a traceback, with its exception."""
+    words = problem.split(":")
+    return ":".join(words[: 2 if words[0] == "traceback" else 1]).partition(" (")[0]
 
 
 def markdown(rows: Iterable[Row]) -> str:

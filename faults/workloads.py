@@ -164,7 +164,7 @@ def files_in(folder: Path) -> set[str]:
 
 def first_step(outcome: Outcome) -> int | None:
     """Return the step after which a training went on, by the first step that it told; None where it told none."""
-    told = re.search(r"(?m)^\s*step\s+(\d+)", outcome.stderr)
+    told = re.search(r"(?m)^\s*step\s+(\d+).*\bloss\b", outcome.stderr)
     return None if told is None else int(told[1]) - 1
 
 

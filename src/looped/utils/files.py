@@ -258,7 +258,7 @@ def require_regular(*paths: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut."""
-    with writing(folder):
+    with writing(folder.absolute()):  # a relative path may be no more than a dot
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
