@@ -35,6 +35,7 @@ VERBS = {
     ),
     "models": Verb("models", "trained models that come with looped; each does where a RUN does", "models:models"),
     "data": Verb("data VERB", "look at, write, check and count a task's examples", "data:data"),
+    "check": Verb("check PATH", "verify every file of a run, of results, a data set or a model", "check:check"),
     "theory": Verb("theory VERB", "build, verify and draw the networks of the proofs, exactly", "theory:theory"),
     "paper": Verb("paper VERB", "run the experiments and write the report", "paper:paper"),
     "bench": Verb("bench VERB", "how fast this machine trains and answers, engine by engine", "bench:bench"),
