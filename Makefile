@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Two explicit threads: more only quarrel on small matrices.
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: setup paper test test-all check fmt bench bench-gpu gpu clean
+.PHONY: setup paper test test-all check fmt bench bench-gpu gpu crash crash-full clean
 
 setup: $(READY)
 
@@ -59,6 +59,14 @@ bench-gpu: setup
 gpu: setup
 	$(BIN)/python -m pytest tests/kernels -m 'not gpu'
 	$(BIN)/python -m pytest -m gpu
+
+# What the command line does when it is killed, when disks fail, and with files that are damaged or hostile.
+crash: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m faults --jobs 2
+
+# Every fault instead of a sample. Takes hours; the table is kept.
+crash-full: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m faults --full --jobs 2 --out dev/crash-$$(git rev-parse --short HEAD).md
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache

@@ -102,11 +102,11 @@ def thousand_loops(target: Target, *, full: bool, seed: int, only: str | None = 
 
 def _models(target: Target) -> Iterator[dict[str, str]]:
     """Yield every kind of looped model that the flags offer, in both precisions."""
-    names = ("block", "conditioning", "injection", "norm", "modulation-start", "precision")
+    names: tuple[str, ...] = ("block", "conditioning", "injection", "norm", "modulation-start", "precision")
     offered = {name: target.train_flags[target.flag(name)].strip("{}").split(",") for name in names}
     offered["precision"] = ["float32", "bfloat16"]
     for values in itertools.product(*offered.values()):
-        model = dict(zip(names, values, strict=True))
+        model: dict[str, str] = dict(zip(names, values, strict=True))
         if model["block"] == "standard" or model["conditioning"] == "auto":
             continue
         if model["block"] == "looped" and model["conditioning"] != "none":

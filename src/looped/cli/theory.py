@@ -66,7 +66,7 @@ class ApproximateCommand:
     """Build the proof's network for a function and hold its error against the theorem."""
 
     function: str = "attn"
-    """mean, prod, attn, max, wave, or file.py:name"""
+    """mean, prod, attn, max, wave, or file.py:name, which runs that file with all your rights"""
     dim: int = 1
     """entries of a token, d"""
     tokens: int = 2
