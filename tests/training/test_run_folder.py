@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
+from looped.training.checkpoint import load_newest, save_checkpoint
 from looped.training.run_folder import RunFolder
 from looped.training.trainer import Diverged, Trainer, train
 from looped.utils.errors import InputError
@@ -112,3 +114,17 @@ def test_train_whose_last_update_overflows_saves_no_checkpoint_of_it(value, tmp_
     with pytest.raises(Diverged, match="expected finite numbers"):
         trainer.fit()
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000002"]
+
+
+@pytest.mark.parametrize("name", ["adamw.exp_avg.nonsense", "muon.momentum.nonsense", "nonsense"])
+def test_train_from_a_checkpoint_that_does_not_fit_uses_the_previous_one(name, tmp_path, capsys):
+    config = tiny(train={"num_steps": 4, "checkpoint_every": 2})
+    train(config, tmp_path, quiet=True)
+    newest = load_newest(tmp_path / "checkpoints")
+    assert newest is not None
+    newest.parts["optimizer"][name] = torch.zeros(3)
+    save_checkpoint(tmp_path / "checkpoints", newest)
+    trainer = Trainer(config, tmp_path, quiet=True)
+    assert trainer.resume()
+    assert trainer.step == 2
+    assert "using step 2 instead" in capsys.readouterr().err

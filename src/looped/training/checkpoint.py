@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,12 +121,13 @@ def _files_of_part(part: str, tensors: dict[str, Tensor], max_file_bytes: int) -
     yield f"{part}.safetensors.index.json", json.dumps(index, indent=1).encode()
 
 
-def load_newest(folder: Path) -> Checkpoint | None:
-    """Return the newest checkpoint that is whole, or None if there is none at all."""
+def load_newest(folder: Path, use: Callable[[Checkpoint], object] = lambda checkpoint: None) -> Checkpoint | None:
+    """Return the newest checkpoint that is whole and that `use` accepts, or None if there is none at all."""
     problems = []
     for path in sorted(folder.glob("step-*"), reverse=True):
         try:
             checkpoint = load_checkpoint(path)
+            use(checkpoint)
         except InputError as error:
             problems.append(str(error))
             continue

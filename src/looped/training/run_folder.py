@@ -7,7 +7,7 @@ data.json      hashes of the files that examples are taken from, if any
 result.json    the `TrainResult`, once the run is finished
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,9 +120,9 @@ class RunFolder:
         """Return whether there is any checkpoint, damaged or not."""
         return any(self.checkpoints.glob("step-*"))
 
-    def newest_checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint that is whole, or None if there is none at all."""
-        return load_newest(self.checkpoints)
+    def newest_checkpoint(self, use: Callable[[Checkpoint], object] = lambda checkpoint: None) -> Checkpoint | None:
+        """Return the newest checkpoint that is whole and that `use` accepts, or None if there is none at all."""
+        return load_newest(self.checkpoints, use)
 
     def require_checkpoint(self) -> Checkpoint:
         """Return the newest checkpoint of a run. Raise InputError if the folder is not a run or has none."""

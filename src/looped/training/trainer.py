@@ -183,12 +183,22 @@ class Trainer:
 
     def resume(self) -> bool:
         """Load the newest checkpoint of this run and return whether there was one."""
-        checkpoint = self.folder.newest_checkpoint()
+        checkpoint = self.folder.newest_checkpoint(self._restore)
         if checkpoint is None:
             return False
-        self.stepper.load(checkpoint.parts, str(self.folder.path))
         self.step, self.seconds, self._started = checkpoint.step, checkpoint.seconds, time.monotonic()
         return True
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Load the tensors of a checkpoint. Raise InputError if they do not fit, so that the previous one is tried."""
+        try:
+            self.stepper.load(checkpoint.parts, str(self.folder.path))
+        except (KeyError, ValueError, RuntimeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"step {checkpoint.step} of {self.folder.path} does not fit this run: {type(error).__name__}: {error}"
+            ) from None
 
     def evaluate(
         self, split: Split, size: int | None = None, stopped: Callable[[], bool] = lambda: False
