@@ -231,7 +231,7 @@ def test_a_damaged_newest_checkpoint_is_said_by_whatever_reads_the_run(tmp_path,
         assert main([verb[0], str(folder), *verb[1:]]) == 0
         out, err = capsys.readouterr()
         (line,) = err.splitlines()
-        assert "step-000000006 is not a checkpoint: " in line
+        assert "step-000000006/state.json" in line
         assert line.endswith("; using step 4 instead")
         assert "not finished" not in out
         assert ("measured at step 4 of 6" in out) == (verb[0] == "eval")
