@@ -1,4 +1,4 @@
-"""Numbers beyond numbers, put into a running training from outside by PyTorch's own hooks.
+"""NaN and infinity, put into a running training from outside by PyTorch's own hooks.
 
 Only what PyTorch offers to everybody is touched, so that the program under test may be arranged in any way.
 """

@@ -12,7 +12,17 @@ from faults.kills import distinct, worst
 from faults.operations import Fault, Operation
 from faults.table import Row
 from faults.target import Outcome, Target
-from faults.workloads import WORKLOADS, checkpoints, first_step, goes_on, step_of, torn, undisturbed
+from faults.workloads import (
+    WORKLOADS,
+    Undisturbed,
+    checkpoints,
+    files_in,
+    first_step,
+    goes_on,
+    step_of,
+    torn,
+    undisturbed,
+)
 
 _TAKES_SPACE = ("open", "write", "sync", "mkdir", "rename", "link", "symlink")
 _SAMPLE = {"train": 70, "resume": 50, "data": 25, "paper": 8}
@@ -36,7 +46,7 @@ def fail_at_operations(target: Target, *, full: bool, seed: int, only: str | Non
                 continue
             with workload.fresh(target) as folder:
                 outcome = target.run(workload.command, folder, fault=fault)
-                problem = outcome.complaint or _unnamed(outcome, folder) or torn(folder, reference)
+                problem = outcome.complaint or _unnamed(outcome, folder, reference) or torn(folder, reference)
                 saved = [step_of(path) for path in checkpoints(folder)]
                 after, again = goes_on(target, workload, folder, reference)
                 went_on = first_step(again)
@@ -61,9 +71,9 @@ def _ways(operations: list[Operation]) -> Iterator[tuple[Operation, Fault, str]]
             yield operation, full, "short write then ENOSPC"
 
 
-def _unnamed(outcome: Outcome, folder: Path) -> str | None:
+def _unnamed(outcome: Outcome, folder: Path, reference: Undisturbed) -> str | None:
     """Return a complaint about a line that does not say which file it is about."""
-    parts = {name for path in folder.rglob("*") for name in path.relative_to(folder).parts} | {folder.name}
+    parts = {folder.name} | {part for name in reference.files | files_in(folder) for part in Path(name).parts}
     if outcome.code == 2 and not any(part in outcome.errors[-1] for part in parts):
         return f"no path in the message: {outcome.errors[-1]}"
     return None

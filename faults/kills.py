@@ -40,7 +40,7 @@ def kill_at_operations(target: Target, *, full: bool, seed: int, only: str | Non
 
 
 def kill_at_random(target: Target, *, full: bool, seed: int, only: str | None = None) -> Iterable[Row]:
-    """Kill a training and a data build at random times, again and again, until it ends."""
+    """Kill the training and the data build at random times, several times each, and let them finish."""
     draws = random.Random(seed)
     for name, kills in (("train", 300 if full else 40), ("data", 60 if full else 10)):
         workload = WORKLOADS[name](target)

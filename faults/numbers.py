@@ -1,7 +1,7 @@
 """NaN and infinity in data, gradients, weights and optimizer state, and a thousand loops of every model.
 
-A training may end in one line, but no checkpoint may hold a number beyond numbers, and with a spike guard a bad
-gradient costs its step alone.
+A run may end with one line, but no checkpoint may hold NaN or infinity. With a spike guard, a bad gradient costs only
+its own step.
 """
 
 import itertools
@@ -63,7 +63,7 @@ def _beyond_numbers(folder: Path) -> str | None:
                 continue
             start, end = (8 + size + offset for offset in about["data_offsets"])
             if not _all_finite(data[start:end], about["dtype"]):
-                return f"a checkpoint beyond numbers: {name} in {path.parent.name}"
+                return f"a checkpoint with NaN or infinity: {name} in {path.parent.name}"
     return None
 
 

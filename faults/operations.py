@@ -34,7 +34,7 @@ class _Control(ctypes.Structure):
 
 
 class Fault(NamedTuple):
-    """What to do at which operation; by default nothing, so that the operations are only counted."""
+    """An action at one operation. The default only counts the operations."""
 
     target: int = -1
     action: str = "none"

@@ -34,7 +34,7 @@ class Folder:
 
 
 def cut_power(target: Target, *, full: bool, seed: int, only: str | None = None) -> Iterable[Row]:
-    """Cut the power after each operation of a training, a resumed one and a data build, under both models."""
+    """Cut the power after each operation of a fresh run, a resumed run and a data build, under both models."""
     for name in ("train", "resume", "data"):
         workload = WORKLOADS[name](target)
         reference = undisturbed(target, workload)

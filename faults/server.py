@@ -25,7 +25,7 @@ Main = Callable[[list[str]], Any]
 def serve(entry: str, shim: str, warm_up: list[list[str]]) -> None:
     """Answer requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the program prints in here is no answer
+    os.dup2(2, 1)  # keep what the program prints apart from the answers
     main = _load(entry)
     for arguments in warm_up:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

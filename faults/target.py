@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 class Outcome(NamedTuple):
-    """What became of one command."""
+    """The end of one command."""
 
     code: int
     """the exit code; negative: the signal that ended it"""
@@ -156,7 +156,7 @@ class Target:
     def run_many(
         self, commands: list[list[str]], folder: Path, *, seconds: float = 20, most_bytes: int = 4 * GIB, **request: Any
     ) -> list[Outcome]:
-        """Run independent commands, many in one process; one that does not end is told apart from the others."""
+        """Run independent commands, many in one process. A command that hangs or crashes affects no other."""
         outcomes: list[Outcome] = []
         while len(outcomes) < len(commands):
             rest = commands[len(outcomes) :][:50]
@@ -206,7 +206,7 @@ class Target:
         return dict(re.findall(r"(?<![\w`])(--[a-z][\w.-]*)[ =]?(\{[^}]*\}(?:\|\w+)?|\[[^\]]*\]+|[A-Z]+)?", joined))
 
     def flag(self, *names: str) -> str:
-        """Return the full flag of a training that ends in one of these names, wherever its group is."""
+        """Return the flag of `looped train` that ends in one of these names, whatever its group."""
         for name in names:
             found = [flag for flag in self.train_flags if flag == f"--{name}" or flag.endswith(f".{name}")]
             if found:

@@ -1,4 +1,4 @@
-"""What is broken: a short training, a data build and a paper run, each with what must be there in the end."""
+"""The commands under test: a short run, a data build and a paper run, each with the state it must end in."""
 
 import hashlib
 import json
@@ -41,7 +41,7 @@ class Workload:
 
 
 def training_arguments(target: Target, *more: str) -> list[str]:
-    """Return the flags of a training that takes a tenth of a second."""
+    """Return the command of a run that takes a tenth of a second."""
     small = {
         "dim": 16, "num-heads": 2, "num-loops": 2, "length": 6, "num-steps": NUM_STEPS, "batch-size": 4,
         "checkpoint-every": EVERY, "log-every": 1, "eval-every": 10, "eval-size": 8, "curriculum-steps": 10,
@@ -70,7 +70,7 @@ def resumed_training(target: Target) -> Workload:
 
 
 def make_killed_run(target: Target, path: Path, at_step: int = 13) -> None:
-    """Make the folder of a training that was killed after it had logged a step."""
+    """Make the folder of a run that was killed after it had logged a step."""
     workload = training(target)
     operations: list[Operation] = []
     with workload.fresh(target) as folder:
@@ -163,7 +163,7 @@ def files_in(folder: Path) -> set[str]:
 
 
 def first_step(outcome: Outcome) -> int | None:
-    """Return the step after which a training went on, by the first step that it told; None where it told none."""
+    """Return the step that a run resumed from, read from its first progress line; None if there is no such line."""
     told = re.search(r"(?m)^\s*step\s+(\d+).*\bloss\b", outcome.stderr)
     return None if told is None else int(told[1]) - 1
 
@@ -215,7 +215,7 @@ def goes_on(target: Target, workload: Workload, folder: Path, reference: Undistu
             return f"{kind}: {difference} than in an undisturbed run", outcome
     except (OSError, ValueError, KeyError) as error:
         return f"another result: {error}", outcome
-    # An old checkpoint that is whole may come back after a power cut: that is no litter.
+    # A power cut may bring back an old checkpoint. If it is whole, it does not count as litter.
     kept = {f"{path.relative_to(folder)}/{name}" for path in checkpoints(folder) for name in files_in(path)}
     if litter := files_in(folder) - reference.files - kept:
         return f"litter: {_unnumbered(sorted(litter)[0])} stays for ever", outcome

@@ -28,7 +28,7 @@ class CheckedFile:
 
 @dataclass(frozen=True)
 class Report:
-    """What was checked, and what can still be used where something is damaged."""
+    """The checked files, and the parts that can still be used if some are damaged."""
 
     files: tuple[CheckedFile, ...]
     usable: tuple[str, ...]
