@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from faults.seals import reseal
+from faults.seals import reseal, sealed
 from faults.table import Row
 from faults.target import Target, last_line
 from faults.workloads import checkpoints, training
@@ -100,7 +100,7 @@ def _write_puzzles(base: Path) -> None:
 
 def _in_run(here: Path, run: Path, name: str, draws: random.Random) -> list[str]:
     shutil.copytree(run, here / "run")
-    (here / "run" / name).write_bytes(mutated((run / name).read_bytes(), draws, json_like=True))
+    (here / "run" / name).write_bytes(sealed(mutated((run / name).read_bytes(), draws, json_like=True)))
     return ["solve", "HERE/run", "--json"]
 
 
@@ -119,7 +119,7 @@ def _in_checkpoint(here: Path, run: Path, draws: random.Random, *, header: bool)
         if header:
             reseal(checkpoint, {tensors.name: _with_header(tensors.read_bytes(), draws)})
         else:
-            state.write_bytes(mutated(state.read_bytes(), draws, json_like=True))
+            state.write_bytes(sealed(mutated(state.read_bytes(), draws, json_like=True)))
     return ["solve", "HERE/run", "--json"]
 
 

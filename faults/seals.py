@@ -34,7 +34,17 @@ def _renamed(value: Any, old: str, new: str) -> Any:
 
 def write_state(path: Path, state: Any) -> None:
     """Write a checkpoint's state as the program would, with a hash of itself where it has one."""
-    if isinstance(state.get("sha256"), str):
+    path.write_bytes(sealed(json.dumps(state).encode()))
+
+
+def sealed(data: bytes) -> bytes:
+    """Return JSON whose hash of itself, if it has one, is right."""
+    try:
+        state = json.loads(data)
+        if not isinstance(state, dict) or not isinstance(state.get("sha256"), str):
+            return data
         content = {name: value for name, value in state.items() if name != "sha256"}
-        state["sha256"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    path.write_text(json.dumps(state, indent=1) + "\n")
+        seal = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return json.dumps({**content, "sha256": seal}, indent=1).encode()
+    except (ValueError, RecursionError):
+        return data
