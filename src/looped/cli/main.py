@@ -37,6 +37,7 @@ VERBS = {
     ),
     "models": Verb("models", "list, check and pack trained models; a model's name can stand for RUN", "models:models"),
     "data": Verb("data VERB", "show, write, check and summarise a task's examples", "data:data"),
+    "check": Verb("check PATH", "verify every file of a run, of results, a data set or a model", "check:check"),
     "theory": Verb(
         "theory VERB", "build, verify and draw the networks of the proofs, in exact arithmetic", "theory:theory"
     ),
