@@ -2,11 +2,10 @@
 // block loop by loop in float32; the products go through matmul.wat where the browser has WebAssembly SIMD.
 // It imitates src/looped/models and src/looped/kernels/reference.py; tests hold its numbers against PyTorch's.
 
+import { Friendly } from "./friendly.mjs";
+
 const RMS_EPSILON = 1e-12;
 const EMBEDDING_STD = 0.02;
-
-/** A mistake that a visitor can understand: its message is shown as it is. */
-export class Friendly extends Error {}
 
 // ---- files ----------------------------------------------------------------------------------------------------------
 
@@ -79,8 +78,8 @@ const SPECS = {
       coordinates: [cells, cells.map(row), cells.map(column), cells.map(inBox)],
     };
   },
-  "edit-distance": (task) => strings(task, 2),
-  lcs: (task) => strings(task, task.pairs === "edited" ? 2 : 0),
+  "edit-distance": (task) => strings(task, task.lengths === "any" ? 0 : 2),
+  lcs: (task) => strings(task, task.pairs === "edited" && task.lengths !== "any" ? 2 : 0),
   countdown: ({ count = 4 }) => ({ kind: "tokens", seqLen: count + 1 + 5 * (count - 1), causal: false }),
   "decision-tree": ({ points = 101 }) => ({ kind: "vectors", seqLen: 2 * points - 1, causal: true }),
 };

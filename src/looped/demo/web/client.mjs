@@ -1,0 +1,165 @@
+// Models as the page sees them: each lives in a worker of its own, so that nothing on the page waits for a loop.
+
+/** The models that the page knows, by name: {name, task, block, loops, parameters, test, file}. */
+export const registry = new Map();
+
+const remotes = new Map();
+
+/** A model in its worker. */
+export class Remote {
+  #worker = null;
+  #calls = new Map();
+  #ticket = 0;
+  #lastCall = 0;
+  #onFrame = null;
+
+  constructor(source) {
+    const code = document.getElementById("worker-code").textContent;
+    const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
+    this.#worker = new Worker(url);
+    this.#worker.onmessage = ({ data }) => this.#receive(data);
+    this.#worker.onerror = (event) => this.#fail(event.message);
+    this.ready = this.#call("load", { source, wasm: document.getElementById("kernel").textContent.trim() });
+    this.ready.finally(() => URL.revokeObjectURL(url)).catch(() => {});
+  }
+
+  /** Run the loops from + 1 to `loops` for these inputs; `ticket` of an earlier call goes on where that one stopped. */
+  run(inputs, { ticket = ++this.#ticket, from = 0, loops, attention = false, onFrame }) {
+    this.#onFrame = { ticket, onFrame };
+    return { ticket, finished: this.#call("run", { ticket, inputs, from, loops, attention }) };
+  }
+
+  modulation(loops, layer = 0) {
+    return this.#call("modulation", { loops, layer });
+  }
+
+  close() {
+    this.#worker.terminate();
+  }
+
+  #call(kind, request) {
+    const call = ++this.#lastCall;
+    this.#worker.postMessage({ kind, call, ...request });
+    return new Promise((resolve, reject) => this.#calls.set(call, { resolve, reject }));
+  }
+
+  #receive({ kind, call, ticket, frame, answer, message }) {
+    if (kind === "frame") {
+      if (ticket === this.#onFrame?.ticket) this.#onFrame.onFrame(frame);
+      return;
+    }
+    const { resolve, reject } = this.#calls.get(call);
+    this.#calls.delete(call);
+    if (kind === "answer") resolve(answer);
+    else reject(new Error(message));
+  }
+
+  #fail(message) {
+    for (const { reject } of this.#calls.values()) reject(new Error(message));
+    this.#calls.clear();
+  }
+}
+
+// A model beside the page is a script that calls this with its base64: a page opened from disk may load scripts only.
+const arriving = new Map();
+globalThis.loopedModel = (name, base64) => arriving.get(name)?.resolve(base64);
+
+function fetchScript(name, file) {
+  return new Promise((resolve, reject) => {
+    arriving.set(name, { resolve });
+    const script = document.createElement("script");
+    script.src = file;
+    script.onerror = () => reject(new Error(`The file ${file} is not beside this page. “looped demo” writes both together.`));
+    document.head.append(script);
+  });
+}
+
+/** Return the model of this name, loading it if need be. */
+export function openModel(name) {
+  if (!remotes.has(name)) {
+    const entry = registry.get(name);
+    const inside = document.getElementById(`model ${name}`);
+    const source = entry.source ?? inside?.textContent.trim() ?? fetchScript(name, entry.file);
+    const opened = Promise.resolve(source).then(async (bytes) => {
+      const remote = new Remote(bytes);
+      await remote.ready;
+      return remote;
+    });
+    opened.catch(() => remotes.delete(name));
+    remotes.set(name, opened);
+  }
+  return remotes.get(name);
+}
+
+/** Add a visitor's own model under a name of its own; return its entry. */
+export async function addOwnModel(fileName, bytes) {
+  const remote = new Remote(bytes);
+  const { about } = await remote.ready.catch((error) => {
+    remote.close();
+    throw error;
+  });
+  const base = `own/${fileName.replace(/\.safetensors$/, "")}`;
+  let name = base;
+  for (let copy = 2; registry.has(name); copy++) name = `${base} (${copy})`;
+  const entry = entryOf(name, about, bytes.byteLength);
+  registry.set(name, entry);
+  remotes.set(name, Promise.resolve(remote));
+  return entry;
+}
+
+/** Return what the page shows of a model, from what its file says. */
+export function entryOf(name, about, bytes) {
+  const { model, task } = about.config;
+  return {
+    name, bytes, task: task.name, block: model.block, loops: model.num_loops, layers: model.num_layers,
+    heads: model.num_heads, parameters: about.parameters, test: about.test ?? null, config: about.config,
+    example: about.example ?? null, own: name.startsWith("own/"),
+  };
+}
+
+export const modelsOf = (task) => [...registry.values()].filter((entry) => entry.task === task);
+
+/** The loops of one model on one input: frames[t] is what is known after loop t (frames[0] is null). */
+export class Trajectory {
+  constructor(entry, inputs, { attention = false, onFrame, onError }) {
+    Object.assign(this, { entry, inputs, attention, onFrame, onError });
+    this.frames = [null];
+    this.wanted = 0;
+    this.closed = false;
+  }
+
+  get done() {
+    return this.frames.length - 1;
+  }
+
+  /** Have at least so many loops computed. */
+  async extend(loops) {
+    if (loops <= this.wanted || this.closed) return;
+    this.wanted = loops;
+    try {
+      const remote = await openModel(this.entry.name);
+      if (this.closed || this.running) return;
+      this.running = true;
+      while (this.done < this.wanted && !this.closed) {
+        const { ticket, finished } = remote.run(this.inputs, {
+          ticket: this.ticket, from: this.done, loops: this.wanted, attention: this.attention,
+          onFrame: (frame) => {
+            if (this.closed || frame.loop !== this.frames.length) return;
+            this.frames.push(frame);
+            this.onFrame(frame);
+          },
+        });
+        this.ticket = ticket;
+        if ((await finished).ended) break;
+      }
+    } catch (error) {
+      if (!this.closed) this.onError(error);
+    } finally {
+      this.running = false;
+    }
+  }
+
+  close() {
+    this.closed = true;
+  }
+}
