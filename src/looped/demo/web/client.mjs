@@ -5,47 +5,33 @@ export const registry = new Map();
 
 const remotes = new Map();
 
-/** A model in its worker. */
-export class Remote {
-  #worker = null;
+/** A worker that is asked and answers. A page from disk may not load one from a file, so its code lies in the page. */
+export class Thread {
   #calls = new Map();
-  #ticket = 0;
   #lastCall = 0;
-  #onFrame = null;
+  onFrame = null;
 
-  constructor(source) {
+  constructor() {
     const code = document.getElementById("worker-code").textContent;
     const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
-    this.#worker = new Worker(url);
-    this.#worker.onmessage = ({ data }) => this.#receive(data);
-    this.#worker.onerror = (event) => this.#fail(event.message);
-    this.ready = this.#call("load", { source, wasm: document.getElementById("kernel").textContent.trim() });
-    this.ready.finally(() => URL.revokeObjectURL(url)).catch(() => {});
-  }
-
-  /** Run the loops from + 1 to `loops` for these inputs; `ticket` of an earlier call goes on where that one stopped. */
-  run(inputs, { ticket = ++this.#ticket, from = 0, loops, attention = false, onFrame }) {
-    this.#onFrame = { ticket, onFrame };
-    return { ticket, finished: this.#call("run", { ticket, inputs, from, loops, attention }) };
-  }
-
-  modulation(loops, layer = 0) {
-    return this.#call("modulation", { loops, layer });
+    this.worker = new Worker(url);
+    this.worker.onmessage = ({ data }) => this.#receive(data);
+    this.worker.onerror = (event) => this.#fail(event.message);
   }
 
   close() {
-    this.#worker.terminate();
+    this.worker.terminate();
   }
 
-  #call(kind, request) {
+  call(kind, request) {
     const call = ++this.#lastCall;
-    this.#worker.postMessage({ kind, call, ...request });
+    this.worker.postMessage({ kind, call, ...request });
     return new Promise((resolve, reject) => this.#calls.set(call, { resolve, reject }));
   }
 
   #receive({ kind, call, ticket, frame, answer, message }) {
     if (kind === "frame") {
-      if (ticket === this.#onFrame?.ticket) this.#onFrame.onFrame(frame);
+      this.onFrame?.(ticket, frame);
       return;
     }
     const { resolve, reject } = this.#calls.get(call);
@@ -57,6 +43,26 @@ export class Remote {
   #fail(message) {
     for (const { reject } of this.#calls.values()) reject(new Error(message));
     this.#calls.clear();
+  }
+}
+
+/** A model in its worker. */
+export class Remote extends Thread {
+  #ticket = 0;
+
+  constructor(source) {
+    super();
+    this.ready = this.call("load", { source, wasm: document.getElementById("kernel").textContent.trim() });
+  }
+
+  /** Run the loops from + 1 to `loops` for these inputs; `ticket` of an earlier call goes on where that one stopped. */
+  run(inputs, { ticket = ++this.#ticket, from = 0, loops, attention = false, onFrame }) {
+    this.onFrame = (number, frame) => { if (number === ticket) onFrame(frame); };
+    return { ticket, finished: this.call("run", { ticket, inputs, from, loops, attention }) };
+  }
+
+  modulation(loops, layer = 0) {
+    return this.call("modulation", { loops, layer });
   }
 }
 
@@ -82,7 +88,7 @@ export function openModel(name) {
     const source = entry.source ?? inside?.textContent.trim() ?? fetchScript(name, entry.file);
     const opened = Promise.resolve(source).then(async (bytes) => {
       const remote = new Remote(bytes);
-      await remote.ready;
+      remote.about = (await remote.ready).about;
       return remote;
     });
     opened.catch(() => remotes.delete(name));
@@ -101,6 +107,7 @@ export async function addOwnModel(fileName, bytes) {
   const base = `own/${fileName.replace(/\.safetensors$/, "")}`;
   let name = base;
   for (let copy = 2; registry.has(name); copy++) name = `${base} (${copy})`;
+  remote.about = about;
   const entry = entryOf(name, about, bytes.byteLength);
   registry.set(name, entry);
   remotes.set(name, Promise.resolve(remote));
@@ -113,8 +120,17 @@ export function entryOf(name, about, bytes) {
   return {
     name, bytes, task: task.name, block: model.block, loops: model.num_loops, layers: model.num_layers,
     heads: model.num_heads, parameters: about.parameters, test: about.test ?? null, config: about.config,
-    example: about.example ?? null, own: name.startsWith("own/"),
+    own: true,
   };
+}
+
+const MOST_LOOPS = 512;
+const FREE_TABLES = new Set(["table", "eta"]);
+
+/** Return how many loops can be run: a standard model has one, and a free table has rows for the trained ones alone. */
+export function mostLoops({ block, loops, config: { model } }) {
+  const bound = block === "standard" || (FREE_TABLES.has(model.conditioning) && (model.beyond ?? "extend") === "extend");
+  return bound ? loops : Math.max(MOST_LOOPS, loops);
 }
 
 export const modelsOf = (task) => [...registry.values()].filter((entry) => entry.task === task);

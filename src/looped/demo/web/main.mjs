@@ -2,11 +2,14 @@
 
 import { registry } from "./client.mjs";
 import { CountdownTab } from "./tab_countdown.mjs";
+import { InsideTab } from "./tab_inside.mjs";
+import { OwnTab } from "./tab_own.mjs";
 import { SudokuTab } from "./tab_sudoku.mjs";
+import { TheoryTab } from "./tab_theory.mjs";
 import { WordsTab } from "./tab_words.mjs";
 import { announce } from "./ui.mjs";
 
-const TABS = { sudoku: SudokuTab, words: WordsTab, countdown: CountdownTab };
+const TABS = { sudoku: SudokuTab, words: WordsTab, countdown: CountdownTab, inside: InsideTab, theory: TheoryTab, own: OwnTab };
 
 const data = JSON.parse(document.getElementById("page-data").textContent);
 for (const entry of data.models) registry.set(entry.name, entry);
@@ -110,5 +113,7 @@ window.addEventListener("hashchange", () => {
   openTab(name, state);
 });
 
+// Made at once, so that a file can be dropped on any tab.
+opened.set("own", new OwnTab(document.getElementById("panel-own"), data, { openTab, tabs: opened }));
 const begin = linkState();
 openTab(begin.name, begin.state);

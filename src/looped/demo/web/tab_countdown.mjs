@@ -1,7 +1,7 @@
 // Countdown: numbers and a target, and the model's three steps after every loop, each of them checked.
 
 import { Strip } from "./charts.mjs";
-import { modelsOf, registry, Trajectory } from "./client.mjs";
+import { modelsOf, mostLoops, registry, Trajectory } from "./client.mjs";
 import { checkNumbers, drawNumbers, encodeNumbers, readSteps, searchNumbers } from "./countdown_rules.mjs";
 import { captionOf } from "./tab_sudoku.mjs";
 import { announce, calm, counted, el, menu, percent, Player, randomBy } from "./ui.mjs";
@@ -19,10 +19,10 @@ export class CountdownTab {
     this.target.classList.add("target");
     this.note = el("p.note", { role: "status" });
     this.room = el("div.cards");
-    this.truth = el("p.soft");
+    this.truth = el("p.soft.middle");
     root.append(
-      el("div.toolbar", {}, el("button", { type: "button", onclick: () => this.drawNew() }, "New numbers")),
-      el("div.numbers", {}, this.numbers, el("span.arrow", { "aria-hidden": "true" }, "→"), this.target),
+      el("div.numbers", {}, this.numbers, el("span.arrow", { "aria-hidden": "true" }, "→"), this.target,
+        el("button", { type: "button", onclick: () => this.drawNew() }, "New numbers")),
       this.note, this.room, this.truth, this.player.element,
       el("details.help", {}, el("summary", {}, "What am I looking at?"),
         el("p", {}, "Use every number once and reach the target with +, −, × and ÷; each step's result may be used in the next. The model writes all three steps at once and rewrites them in every loop. Faint symbols are those it is unsure of. Each step is checked: it must be true, and its numbers must be at hand.")),
@@ -57,7 +57,7 @@ export class CountdownTab {
     this.room.replaceChildren(el("article.card", { style: { "--own": `var(--${this.entry.block})` } },
       el("header", {}, el("h2", {}, this.entry.block), pick, el("p.caption", {}, captionOf(this.entry))),
       this.steps, this.strip.element, this.verdict));
-    this.player.setTrained(this.entry.loops);
+    this.player.setTrained(this.entry.loops, mostLoops(this.entry));
   }
 
   given() {

@@ -1,7 +1,7 @@
 // Sudoku: one puzzle, one or two models, and their boards after every loop.
 
 import { Strip } from "./charts.mjs";
-import { modelsOf, registry, Trajectory } from "./client.mjs";
+import { modelsOf, mostLoops, registry, Trajectory } from "./client.mjs";
 import { conflicts, judge, parseBoard, shuffled } from "./sudoku_rules.mjs";
 import { announce, calm, counted, el, menu, percent, Player } from "./ui.mjs";
 
@@ -173,9 +173,9 @@ class ModelCard {
 }
 
 export function captionOf({ parameters, loops, test }) {
-  const size = `${(parameters / 1e6).toFixed(1)} M parameters · ${counted(loops, "loop")} in training`;
+  const size = `${(parameters / 1e6).toFixed(1)} M parameters, ${counted(loops, "loop")}`;
   if (!test) return size;
-  return `${size} · ${test.metric === "accuracy" ? `${percent(test.value, 1)} right in the test` : `squared error ${test.value.toFixed(4)}`}`;
+  return `${size}, ${test.metric === "accuracy" ? `${percent(test.value, 1)} right in the test` : `squared error ${test.value.toFixed(4)}`}`;
 }
 
 export class SudokuTab {
@@ -254,7 +254,7 @@ export class SudokuTab {
     }
     const loop = Number(state.loop);
     if (state.p && loop > this.player.max) {
-      this.player.setMax(Math.min(loop, 512));
+      this.player.setMax(loop);
       this.cards.forEach((card) => card.trajectory?.extend(this.player.max));
     }
     if (state.p && loop) this.player.show(loop);
@@ -271,7 +271,7 @@ export class SudokuTab {
     this.cards = names.map((name) => new ModelCard(this, registry.get(name)));
     this.room.replaceChildren(...this.cards.map((card) => card.element));
     this.room.classList.toggle("two", this.cards.length === 2);
-    this.player.setTrained(Math.max(...this.cards.map(({ entry }) => entry.loops)));
+    this.player.setTrained(Math.max(...this.cards.map(({ entry }) => entry.loops)), Math.min(...this.cards.map(({ entry }) => mostLoops(entry))));
     if (this.clues.length !== this.side ** 2) this.clues = Array(this.side ** 2).fill(0);
   }
 

@@ -1,7 +1,7 @@
 // Words: edit distance and longest common subsequence, the true table, and what the models answer after every loop.
 
 import { rgb } from "./charts.mjs";
-import { modelsOf, registry, Trajectory } from "./client.mjs";
+import { modelsOf, mostLoops, registry, Trajectory } from "./client.mjs";
 import { captionOf } from "./tab_sudoku.mjs";
 import { announce, calm, el, menu, percent, Player, randomBy } from "./ui.mjs";
 import { checkWords, drawPair, encodeWords, fillUp, longestSecond, shortestTrained, solveWords, unlikeTraining } from "./words_rules.mjs";
@@ -59,9 +59,12 @@ class Beam {
       }
     });
     context.strokeStyle = css(rgb("--good"));
-    context.lineWidth = 1.4;
-    context.setLineDash([4, 3]);
-    context.strokeRect(left, y(truth) - 0.5, width - left - 4, tall);
+    context.lineWidth = 1.5;
+    context.setLineDash([2, 4]);
+    context.beginPath();
+    context.moveTo(left, y(truth) + tall / 2);
+    context.lineTo(width - 4, y(truth) + tall / 2);
+    context.stroke();
     context.setLineDash([]);
     context.strokeStyle = line;
     context.strokeRect(left, 6, width - left - 4, height - bottom - 6);
@@ -161,7 +164,7 @@ export class WordsTab {
     this.setTask(state.t in TASKS_OF_WORDS ? state.t : this.task, [state.m, state.vs], state.a ? [state.a, state.b ?? ""] : null);
     const loop = Number(state.loop);
     if (loop > this.player.max) {
-      this.player.setMax(Math.min(loop, 512));
+      this.player.setMax(loop);
       this.cards.forEach((card) => card.trajectory?.extend(this.player.max));
     }
     if (loop) {
@@ -195,7 +198,7 @@ export class WordsTab {
     this.cards = names.map((name) => new WordsCard(this, registry.get(name)));
     this.room.replaceChildren(...this.cards.map((card) => card.element));
     this.room.classList.toggle("two", this.cards.length === 2);
-    this.player.setTrained(Math.max(...this.cards.map(({ entry }) => entry.loops)));
+    this.player.setTrained(Math.max(...this.cards.map(({ entry }) => entry.loops)), Math.min(...this.cards.map(({ entry }) => mostLoops(entry))));
   }
 
   setModel(card, name) {
@@ -291,7 +294,7 @@ export class WordsTab {
   #drawTable(loop) {
     const { table, path } = this.solved, rows = table.length, columns = table[0].length;
     const dense = this.cards.filter((card) => card.prefixes && card.trajectory?.frames[Math.min(loop, card.trajectory.done)]);
-    const room = this.table.parentElement.clientWidth, cell = Math.max(11, Math.min(30, Math.floor((room - 26) / (columns + 1))));
+    const room = this.table.parentElement.clientWidth, cell = Math.max(11, Math.min(30, Math.floor((room - 26) / columns), Math.floor(600 / rows)));
     const left = 24, top = 20, height = top + rows * cell + dense.length * (cell + 6) + 4, width = left + columns * cell + 2;
     const context = sharp(this.table, width, height), largest = Math.max(1, ...table.flat());
     const ink = rgb("--looped"), soft = css(rgb("--soft"));

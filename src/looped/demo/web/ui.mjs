@@ -13,7 +13,7 @@ export function el(selector, attributes = {}, ...children) {
       for (const [property, content] of Object.entries(value)) node.style.setProperty(property, content);
     } else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return node;
 }
 const SVG_TAGS = new Set(["svg", "path", "line", "rect", "circle", "text", "g", "polyline", "polygon", "title", "defs", "marker"]);
@@ -60,13 +60,13 @@ export function icon(name) {
 }
 
 const SPEEDS = { slow: 1.5, steady: 5, fast: 20 };
-const MOST_LOOPS = 512;
 
 /** Play, pause, step and slide through the loops. `onChange(loop)` shows a loop, `onMore(loops)` asks for more of them. */
 export class Player {
   loop = 0;
   max = 1;
   available = 0;
+  most = 1;
   speed = "steady";
   #timer = null;
 
@@ -101,25 +101,27 @@ export class Player {
     return this.#timer !== null;
   }
 
-  /** Start over with as many loops as the models were trained with. */
-  setTrained(trained) {
+  /** Start over with as many loops as the models were trained with; `most` is how many can be run. */
+  setTrained(trained, most = this.most) {
     this.trained = trained;
+    this.most = most;
     this.setMax(trained);
   }
 
-  setMax(max) {
+  setMax(loops) {
+    const max = Math.min(loops, this.most);
     this.max = max;
     this.slider.max = max;
     this.mark.style.setProperty("--at", this.trained / max);
     this.mark.lastChild.textContent = `trained: ${this.trained}`;
     this.mark.hidden = max <= this.trained;
-    this.more.disabled = max >= MOST_LOOPS;
+    this.more.disabled = max >= this.most;
     this.#draw();
   }
 
   #addLoops() {
     const from = this.max;
-    const max = Math.min(this.max + Math.max(this.trained, 16), MOST_LOOPS);
+    const max = Math.min(this.max + Math.max(this.trained, 16), this.most);
     this.setMax(max);
     this.onMore(max);
     if (this.loop >= from) this.play();

@@ -1,6 +1,7 @@
 // The worker that owns one model. It runs loops one after the other and reports each; a newer request ends an older one.
 
 import { Model } from "./engine.mjs";
+import { Fraction, ProofNetwork } from "./exact.mjs";
 import { Friendly } from "./friendly.mjs";
 
 const MOST_PROBABILITIES = 50_000; // per frame: beyond that only the likeliest answers are sent
@@ -8,6 +9,8 @@ const MOST_PROBABILITIES = 50_000; // per frame: beyond that only the likeliest 
 let model = null;
 let session = null;
 let ticket = 0;
+const proofs = new Map();
+let states = [];
 
 /** Let waiting messages in: by a channel, since a timeout would be held back to 4 ms. */
 const breathe = (() => {
@@ -77,6 +80,28 @@ const ANSWERS = {
     }
     return { ended: false };
   },
+
+  /** Keep a network of a proof under a name. */
+  proof({ name, network, texts }) {
+    if (!proofs.has(name)) proofs.set(name, new ProofNetwork(network, texts));
+    return { rows: proofs.get(name).rows };
+  },
+
+  /** Run a network of a proof on tokens (fractions as text); `keep` the states for a closer look. */
+  proofTrace({ name, tokens, keep }) {
+    const trace = proofs.get(name).trace(tokens.map((token) => [Fraction.parse(token)]));
+    if (keep) states = trace;
+    return {
+      outputs: trace.map(({ outputs }) => outputs.map(([value]) => value.toNumber())),
+      weights: keep ? trace.map(({ weights }) => weights.map((head) => head.map((row) => row.map((weight) => weight.toNumber())))) : null,
+    };
+  },
+
+  /** Return every row of every token after a loop, exactly. */
+  proofRows: ({ loop }) => ({
+    rows: (states[loop] ?? states.at(-1)).state.map((token) => token.map(String)),
+    outputs: (states[loop] ?? states.at(-1)).outputs.map((values) => values.map(String)),
+  }),
 
   modulation: ({ loops, layer }) => ({ tables: model.modulation(loops, layer), parts: model.conditioner.parts }),
 };
