@@ -15,9 +15,9 @@ from typing import Any
 
 from looped.demo.theory import theory_data
 from looped.demo.wasm import assemble
-from looped.models.pretrained import Shipped, describe, names
+from looped.models.pretrained import ModelCard, list_models, model_card
 from looped.tasks import TASKS
-from looped.utils.files import save_text
+from looped.utils.files import make_folder, save_text
 
 WEB = files("looped.demo") / "web"
 LARGEST_PAGE = 6_500_000
@@ -47,18 +47,18 @@ class Demo:
 
 def build_demo(out: Path) -> Demo:
     """Write index.html and the models beside it to the folder `out`, and return what is where."""
-    models = [describe(name) for name in names() if not name.startswith(f"{NOT_IN_BROWSER}/")]
+    models = [model_card(name) for name in list_models() if not name.startswith(f"{NOT_IN_BROWSER}/")]
     inside = _fitting([model for model in models if model.config.task.name == "sudoku"])
     beside = [model for model in models if model not in inside]
     page = _page(inside, beside)
-    (out / "models").mkdir(parents=True, exist_ok=True)
+    make_folder(out / "models")
     for model in beside:
         save_text(out / _script_name(model), f'loopedModel("{model.name}", "{_base64(model.path.read_bytes())}");\n')
     save_text(out / "index.html", page)
     return Demo(out / "index.html", len(page.encode()), [m.name for m in inside], [m.name for m in beside])
 
 
-def _fitting(models: list[Shipped]) -> list[Shipped]:
+def _fitting(models: list[ModelCard]) -> list[ModelCard]:
     """Return the models that go into the page: the best of each block first, while there is room."""
     best_first = sorted(models, key=lambda model: -model.test.value)
     firsts = {model.config.model.block: model for model in reversed(best_first)}
@@ -71,7 +71,7 @@ def _fitting(models: list[Shipped]) -> list[Shipped]:
     return chosen
 
 
-def _page(inside: list[Shipped], beside: list[Shipped]) -> str:
+def _page(inside: list[ModelCard], beside: list[ModelCard]) -> str:
     from looped import __version__
 
     data = {
@@ -106,7 +106,7 @@ def bundle(modules: Iterable[str]) -> str:
     return f'"use strict";\n(() => {{\n{code}}})();'
 
 
-def _entry(model: Shipped, script: str | None) -> dict[str, Any]:
+def _entry(model: ModelCard, script: str | None) -> dict[str, Any]:
     """Return what the page says of a model before it is loaded; `client.mjs` makes the same of a visitor's own file."""
     config = model.config.to_json()
     return {
@@ -135,7 +135,7 @@ def _puzzles() -> dict[str, Any]:
     return {"famous": json.loads((files("looped.demo") / "puzzles.json").read_text("utf-8")), **own}
 
 
-def _script_name(model: Shipped) -> str:
+def _script_name(model: ModelCard) -> str:
     return f"models/{model.name.replace('/', '-')}.js"
 
 

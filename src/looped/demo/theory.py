@@ -11,10 +11,10 @@ from fractions import Fraction
 from typing import Any
 
 from looped import theory
-from looped.theory.approximate import BUILDERS, Plan
-from looped.theory.block import FAULTS
-from looped.theory.exact import Form, LoopedNetwork
-from looped.theory.ids import Grid
+from looped.theory.constructions.approximate import BUILDERS, Plan
+from looped.theory.constructions.paper import FAULTS
+from looped.theory.grid import Grid
+from looped.theory.network import Form, LoopedNetwork
 
 FUNCTIONS = {
     "mean": "the mean of all tokens",

@@ -129,7 +129,7 @@ const FREE_TABLES = new Set(["table", "eta"]);
 
 /** Return how many loops can be run: a standard model has one, and a free table has rows for the trained ones alone. */
 export function mostLoops({ block, loops, config: { model } }) {
-  const bound = block === "standard" || (FREE_TABLES.has(model.conditioning) && (model.beyond ?? "extend") === "extend");
+  const bound = block === "standard" || (FREE_TABLES.has(model.conditioning) && (model.extrapolation ?? "extend") === "extend");
   return bound ? loops : Math.max(MOST_LOOPS, loops);
 }
 

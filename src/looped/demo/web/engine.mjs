@@ -207,15 +207,15 @@ class Conditioner {
 
   /** The time of loop t when `loops` are run. */
   time(t, loops) {
-    const { num_loops: trained, beyond = "extend" } = this.config;
-    if (loops <= trained || beyond === "extend") return t;
-    return beyond === "clamp" ? Math.min(t, trained - 1) : t * trained / loops;
+    const { num_loops: trained, extrapolation = "extend" } = this.config;
+    if (loops <= trained || extrapolation === "extend") return t;
+    return extrapolation === "clamp" ? Math.min(t, trained - 1) : t * trained / loops;
   }
 
   /** Whether loop t can be run at all: a free table has rows for the trained loops alone. */
   reaches(loops) {
     const free = this.name === "table" || this.name === "eta";
-    return loops <= this.config.num_loops || !free || this.config.beyond !== "extend";
+    return loops <= this.config.num_loops || !free || this.config.extrapolation !== "extend";
   }
 
   at(t, loops) {
@@ -337,7 +337,7 @@ export class Model {
     for (let i = 0; i < dim; i++) state[t * dim + i] += data[row * dim + i];
   }
 
-  /** Begin to answer one example: token ids, or its vectors one after the other. `loops` matters to `beyond: rescale`. */
+  /** Begin to answer one example: token ids, or its vectors one after the other. `loops` matters to `extrapolation: rescale`. */
   start(inputs, loops = this.config.num_loops) {
     return new Session(this, inputs, loops);
   }
@@ -446,7 +446,7 @@ export class Session {
   }
 
   #attend(layer, { scale1, shift1, gate1 }, keep) {
-    const { model, seq, room, rotation: turn } = this, { dim, num_heads: heads, norm, selection } = model.config;
+    const { model, seq, room, rotation: turn } = this, { dim, num_heads: heads, norm, attention_weights: selection } = model.config;
     const size = dim / heads, { qkv, keys, scores, mixed } = room, { arena } = model;
     this.#normalise(room.hidden, norm !== "none", scale1, shift1);
     model.multiply(room.hidden, layer.w_qkv, qkv, seq);

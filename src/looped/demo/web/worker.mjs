@@ -66,7 +66,7 @@ const ANSWERS = {
 
   async run({ ticket: mine, inputs, from, loops, attention }) {
     ticket = mine;
-    const rescaled = model.config.beyond === "rescale" && loops > model.config.num_loops;
+    const rescaled = model.config.extrapolation === "rescale" && loops > model.config.num_loops;
     if (!session || session.ticket !== mine || session.done !== from || rescaled) {
       session = model.start(inputs, loops);
       session.ticket = mine;
