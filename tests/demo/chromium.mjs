@@ -133,7 +133,7 @@ export class Page {
     await this.click(selector);
     await this.evaluate(`document.querySelector(${JSON.stringify(selector)}).select()`);
     await this.send("Input.insertText", { text });
-    await this.evaluate(`document.activeElement.dispatchEvent(new Event("change", { bubbles: true }))`);
+    await this.evaluate("document.activeElement.blur()");
   }
 
   choose(selector, value) {

@@ -50,8 +50,8 @@ def build_demo(out: Path) -> Demo:
     models = [model_card(name) for name in list_models() if not name.startswith(f"{NOT_IN_BROWSER}/")]
     inside = _fitting([model for model in models if model.config.task.name == "sudoku"])
     beside = [model for model in models if model not in inside]
-    page = _page(inside, beside)
     make_folder(out / "models")
+    page = _page(inside, beside)
     for model in beside:
         save_text(out / _script_name(model), f'loopedModel("{model.name}", "{_base64(model.path.read_bytes())}");\n')
     save_text(out / "index.html", page)

@@ -208,7 +208,7 @@ export class InsideTab {
     const [left, middle, right] = this.heatAxis.children;
     left.textContent = `↓ loops 1 to ${rows.length}`;
     middle.textContent = `→ ${order.length} channels, sorted by loop 1`;
-    right.textContent = zero ? `white is 1, darkest ±${short(largest)} from it` : `white is 0, darkest ±${short(largest)}`;
+    right.textContent = zero ? `blank is 1, full colour ±${short(largest)} from it` : `blank is 0, full colour ±${short(largest)}`;
   }
 
   #pickLoop(event) {

@@ -171,7 +171,7 @@ export class TheoryTab {
     this.curve = { cells: Array(cells).fill(null), strips: Array(cells).fill(null), right: Array(cells).fill(null) };
     this.player.reach(this.network.loops);
     this.player.show(Math.min(loop, this.network.loops));
-    const run = async (name, first) => (await this.thread.call("proofTrace", { name, tokens: [first, ...tokens.slice(1)] })).outputs.map((row) => row[0]);
+    const run = async (name, first) => (await this.thread.call("proofTrace", { name, tokens: [first, ...tokens.slice(1)] })).outputs;
     for (let k = 0; k < cells; k++) {
       const middle = `${2 * k + 1}/${2 * cells}`, found = await run(key, middle);
       if (mine !== this.ticket) return;
@@ -209,9 +209,9 @@ export class TheoryTab {
     const { width: WIDTH, height: HEIGHT, left: LEFT, right: RIGHT, top: TOP, bottom: BOTTOM } = PLOT;
     const { cells, tokens, function: name } = this.chosen, f = TARGETS[name], others = this.values().slice(1), { loop } = this.player;
     const value = (x) => f([x, ...others])[0], samples = Array.from({ length: 121 }, (_, i) => [i / 120, value(i / 120)]);
-    const steps = this.curve.cells.map((outputs) => outputs?.[loop]), strips = this.curve.strips.map((outputs) => outputs?.[loop]);
-    const right = this.curve.right.map((outputs) => outputs?.at(-1));
-    const fixed = [...samples.map(([, v]) => v), ...this.curve.cells.flatMap((outputs) => (outputs ? [outputs.at(-1), outputs[0]] : [])), ...right.filter((v) => v !== undefined)].filter((v) => Math.abs(v) < 50);
+    const steps = this.curve.cells.map((outputs) => outputs?.[loop][0]), strips = this.curve.strips.map((outputs) => outputs?.[loop][0]);
+    const right = this.curve.right.map((outputs) => outputs?.at(-1)[0]);
+    const fixed = [...samples.map(([, v]) => v), ...this.curve.cells.flatMap((outputs) => (outputs ? [outputs.at(-1)[0], outputs[0][0]] : [])), ...right.filter((v) => v !== undefined)].filter((v) => Math.abs(v) < 50);
     const low = Math.min(...fixed), high = Math.max(...fixed), room = Math.max(high - low, 0.2) * 0.08;
     const clamp = (v) => Math.max(low - room, Math.min(high + room, v));
     const x = (v) => LEFT + (WIDTH - LEFT - RIGHT) * v, y = (v) => HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (clamp(v) - low + room) / (high - low + 2 * room);
@@ -236,7 +236,15 @@ export class TheoryTab {
     const keys = [{ name: "f", colour: "var(--soft)" }, { name: "the network", colour: "var(--looped)" }, { name: "in a strip", colour: "var(--modulated)" }, ...(this.chosen.fault ? [{ name: "corrected", colour: "var(--good)" }] : [])];
     this.plotRoom.replaceChildren(svg, legend(keys));
     const goal = value(here);
-    this.plotText.textContent = `Over x₁, the other ${tokens > 2 ? "tokens" : "token"} fixed. At the mark f is ${short(goal)} and the network says ${short(now)} after loop ${loop}${loop < this.network.loops ? "" : `: off by ${short(Math.abs(goal - now))}`}.`;
+    this.plotText.textContent = `Over x₁, the other ${tokens > 2 ? "tokens" : "token"} fixed. At the mark f is ${short(goal)} and the network says ${short(now)} after loop ${loop}${loop < this.network.loops ? "" : `: off by ${short(Math.abs(goal - now))}`}.${this.#damage()}`;
+  }
+
+  /** Say in how many cells of the first token the chosen fault changes the answer for any token. */
+  #damage() {
+    const { fault, cells } = this.chosen;
+    if (!fault || this.curve.right.some((outputs) => !outputs)) return "";
+    const wrong = this.curve.right.filter((outputs, k) => outputs.at(-1).some((value, i) => value !== this.curve.cells[k].at(-1)[i])).length;
+    return ` The fault makes answers wrong in ${wrong} of these ${cells} cells${wrong ? "" : "; other tokens or functions may show it"}.`;
   }
 
   #drawGrowth() {

@@ -76,7 +76,11 @@ export class Player {
     this.playButton = button("Play", "play", () => this.toggle());
     this.slider = el("input", {
       type: "range", min: 0, max: 1, value: 0, step: 1, "aria-label": "Loop",
-      oninput: () => { this.pause(); this.show(Number(this.slider.value)); },
+      oninput: () => {
+        const wanted = Number(this.slider.value); // pausing draws the slider where it was
+        this.pause();
+        this.show(wanted);
+      },
     });
     this.count = el("output.count");
     this.mark = el("span.trained", { "aria-hidden": "true" }, el("i"), el("span"));
