@@ -1,4 +1,4 @@
-"""What PyTorch answers in full precision, for the browser's engine to be held against."""
+"""Answers of PyTorch in full precision, which the browser's engine must give."""
 
 from dataclasses import replace
 from typing import Literal

@@ -11,6 +11,8 @@ from looped.tasks import TASKS
 from looped.tasks.sudoku.exact_cover import all_solutions
 from tests.demo.reference import SHIPPED, scores_at, shipped_model
 
+SIGNS = "\u00d7\u2212\u00f7"  # as the page writes them
+
 
 def test_person_goes_through_every_tab(node, chromium, demo, tmp_path):
     facts = {
@@ -53,7 +55,8 @@ def sudoku_facts(demo):
     (solution,) = all_solutions(puzzle)
     boards = np.where(board > 0, board, answers(default_models("sudoku", demo.inside)[0], board, 32))
     solved = [loop for loop, each in enumerate(boards, 1) if task.render(each) == solution]
-    assert solved and solved[-1] == 32
+    assert solved
+    assert solved[-1] == 32
     clue = int(np.flatnonzero(board)[0])
     changed = (puzzle[:clue] + digit + puzzle[clue + 1 :] for digit in "123456789" if digit != puzzle[clue])
     impossible = next(each for each in changed if next(all_solutions(each), None) is None)
@@ -85,7 +88,7 @@ def countdown_facts():
     numbers, target = task._given(inputs)
     classes = answers(name, inputs, 32)[-1]
     written = task.answer(np.where(task.counted(inputs[None])[0], classes, inputs))
-    return {"numbers": numbers, "target": target, "answer": written.translate(str.maketrans("*-/", "×−÷"))}
+    return {"numbers": numbers, "target": target, "answer": written.translate(str.maketrans("*-/", SIGNS))}
 
 
 def theory_facts():

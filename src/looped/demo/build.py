@@ -16,7 +16,7 @@ from typing import Any
 from looped.demo.theory import theory_data
 from looped.demo.wasm import assemble
 from looped.models.pretrained import ModelCard, list_models, model_card
-from looped.tasks import TASKS
+from looped.tasks.sudoku.task import Difficulty, Sudoku
 from looped.utils.files import make_folder, save_text
 
 WEB = files("looped.demo") / "web"
@@ -25,10 +25,10 @@ LARGEST_PAGE = 6_500_000
 
 WORKER = ("friendly", "engine", "exact", "worker")
 PAGE = (
-    "friendly", "exact", "ui", "charts", "client", "sudoku_rules", "words_rules", "countdown_rules", "tab_sudoku", "tab_words",
-    "tab_countdown", "tab_inside", "tab_theory", "tab_own", "main",
+    "friendly", "exact", "ui", "charts", "client", "sudoku_rules", "words_rules", "countdown_rules",
+    "tab_sudoku", "tab_words", "tab_countdown", "tab_inside", "tab_theory", "tab_own", "main",
 )  # fmt: skip
-LEVELS = ("easy", "medium", "hard")
+LEVELS: tuple[Difficulty, ...] = ("easy", "medium", "hard")
 PUZZLES_PER_LEVEL = 12
 NOT_IN_BROWSER = "language"
 
@@ -126,10 +126,9 @@ def _entry(model: ModelCard, script: str | None) -> dict[str, Any]:
 
 def _puzzles() -> dict[str, Any]:
     """Return famous puzzles, and some of our own by difficulty from the test split, which no model was trained on."""
-    sudoku = TASKS["sudoku"]
     own = {}
     for level in LEVELS:
-        task = sudoku(difficulty=level, pool=0)
+        task = Sudoku(difficulty=level, pool=0)
         boards = task.sample(0, "test", range(PUZZLES_PER_LEVEL)).inputs
         own[level] = [task.render(board) for board in boards]
     return {"famous": json.loads((files("looped.demo") / "puzzles.json").read_text("utf-8")), **own}

@@ -6,8 +6,7 @@ module, imports and exports, functions of named parameters and locals, folded in
 
 import re
 from collections.abc import Iterator
-
-Expression = str | list["Expression"]
+from typing import Any
 
 MAGIC = b"\0asm\1\0\0\0"
 TYPES = {"i32": 0x7F, "v128": 0x7B}
@@ -31,7 +30,7 @@ MEMORY = {"v128.load": (0, 4), "v128.load32_splat": (9, 2), "v128.store": (11, 4
 def assemble(source: str) -> bytes:
     """Return the binary module that the WebAssembly text `source` describes."""
     (module,) = _read(iter(re.findall(r"[()]|[^\s()]+", re.sub(r";;.*", "", re.sub(r'"', "", source)))))
-    assert isinstance(module, list) and module[0] == "module"
+    assert module[0] == "module"
     types, imports, functions, exports, codes = [], [], [], [], []
     for field in module[1:]:
         if field[0] == "import":
@@ -54,9 +53,9 @@ def assemble(source: str) -> bytes:
     )
 
 
-def _read(tokens: Iterator[str]) -> list[Expression]:
-    """Return the nested lists up to the closing bracket, or to the end."""
-    expressions: list[Expression] = []
+def _read(tokens: Iterator[str]) -> list[Any]:
+    """Return words and nested lists up to the closing bracket, or to the end."""
+    expressions: list[Any] = []
     for token in tokens:
         if token == ")":
             break
