@@ -34,6 +34,7 @@ VERBS = {
         "inspect RUN", "a trained run from inside: its state, continuity and modulation", "inspect:inspect"
     ),
     "models": Verb("models", "trained models that come with looped; each does where a RUN does", "models:models"),
+    "demo": Verb("demo", "write a page that runs the shipped models in a browser, and open it", "demo:demo"),
     "data": Verb("data VERB", "look at, write, check and count a task's examples", "data:data"),
     "theory": Verb("theory VERB", "build, verify and draw the networks of the proofs, exactly", "theory:theory"),
     "paper": Verb("paper VERB", "run the experiments and write the report", "paper:paper"),

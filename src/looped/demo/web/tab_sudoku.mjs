@@ -295,9 +295,7 @@ export class SudokuTab {
   }
 
   pickFamous(number, play = true) {
-    const { puzzle, name, source } = this.puzzles.famous[number];
-    this.famous.value = String(number);
-    this.setPuzzle(parseBoard(puzzle), `${name}. ${source}`);
+    this.setPuzzle(parseBoard(this.puzzles.famous[number].puzzle));
     if (play) this.player.play();
   }
 
@@ -337,10 +335,12 @@ export class SudokuTab {
     this.draw(this.player.loop);
   }
 
-  setPuzzle(clues, about = "") {
+  setPuzzle(clues, given = "") {
+    const famous = this.puzzles.famous.findIndex(({ puzzle }) => puzzle === clues.join(""));
+    const about = famous < 0 ? given : `${this.puzzles.famous[famous].name}. ${this.puzzles.famous[famous].source}`;
     if (clues.length !== this.side ** 2) this.#build([modelsOf("sudoku").find((entry) => (entry.config.task.side ?? 9) ** 2 === clues.length)?.name ?? this.cards[0].entry.name]);
     this.clues = clues;
-    if (!about) this.famous.value = "";
+    this.famous.value = famous < 0 ? "" : String(famous);
     this.about.textContent = about;
     this.text.value = asText(clues);
     const { solution, note } = judge(clues, this.side);
