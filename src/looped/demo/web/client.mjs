@@ -148,8 +148,14 @@ export class Trajectory {
     return this.frames.length - 1;
   }
 
-  /** Have at least so many loops computed. */
-  async extend(loops) {
+  /** How far a player may go: as far as loops are done, and on where there can be no more. */
+  get reach() {
+    return this.done >= mostLoops(this.entry) ? Infinity : this.done;
+  }
+
+  /** Have at least so many loops computed, or all that there can be. */
+  async extend(wanted) {
+    const loops = Math.min(wanted, mostLoops(this.entry));
     if (loops <= this.wanted || this.closed) return;
     this.wanted = loops;
     try {

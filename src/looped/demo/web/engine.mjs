@@ -212,12 +212,6 @@ class Conditioner {
     return extrapolation === "clamp" ? Math.min(t, trained - 1) : t * trained / loops;
   }
 
-  /** Whether loop t can be run at all: a free table has rows for the trained loops alone. */
-  reaches(loops) {
-    const free = this.name === "table" || this.name === "eta";
-    return loops <= this.config.num_loops || !free || this.config.extrapolation !== "extend";
-  }
-
   at(t, loops) {
     const time = this.time(t, loops);
     if (!this.cache.has(time)) this.cache.set(time, this.make(time));

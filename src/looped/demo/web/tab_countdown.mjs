@@ -107,7 +107,7 @@ export class CountdownTab {
         this.sure.push(sure.reduce((a, b) => a + b, 0) / sure.length);
         if (!read.reached) this.solvedAt = null;
         else this.solvedAt ??= frame.loop;
-        this.player.reach(this.trajectory.done);
+        this.player.reach(this.trajectory.reach);
         this.redraw ??= requestAnimationFrame(() => { this.redraw = null; this.draw(); });
         if (frame.loop === this.player.max) announce(read.reached ? `The model reaches ${target}.` : `The model does not reach ${target}.`);
       },

@@ -93,7 +93,7 @@ export class InsideTab {
     this.trajectory = new Trajectory(entry, this.example.inputs, {
       attention: true,
       onFrame: () => {
-        this.player.reach(this.trajectory.done);
+        this.player.reach(this.trajectory.reach);
         this.redraw ??= requestAnimationFrame(() => { this.redraw = null; this.draw(); });
       },
       onError: (error) => { this.note.textContent = error.message; },

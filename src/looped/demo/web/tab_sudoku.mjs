@@ -1,13 +1,14 @@
 // Sudoku: one puzzle, one or two models, and their boards after every loop.
 
 import { Strip } from "./charts.mjs";
-import { modelsOf, mostLoops, registry, Trajectory } from "./client.mjs";
+import { modelsOf, mostLoops, openModel, registry, Trajectory } from "./client.mjs";
 import { conflicts, judge, parseBoard, shuffled } from "./sudoku_rules.mjs";
 import { announce, calm, counted, el, menu, percent, Player } from "./ui.mjs";
 
 const PENCIL_BELOW = 0.5; // a cell less sure than this shows its candidates instead of one digit
 const NEXT_RUN = 250; // ms after the last change of the puzzle until the models run again
 
+const sideOf = (name) => registry.get(name).config.task.side ?? 9;
 const asText = (board) => board.map((digit) => digit || ".").join("");
 
 /** A board on the page. It shows clues, or what a frame says, and reports keys and clicks. */
@@ -71,23 +72,22 @@ class Board {
   /** Show clues and, where there is one, a frame. */
   draw(clues, frame) {
     const digits = clues.map((clue, cell) => clue || (frame ? frame.classes[cell] : 0));
-    const clashes = conflicts(digits, this.side);
+    const open = (cell) => !clues[cell] && frame && frame.confidence[cell] < PENCIL_BELOW;
+    const shown = digits.map((digit, cell) => (open(cell) ? 0 : digit)), clashes = conflicts(shown, this.side);
     const outputs = this.side + 1;
     this.cells.forEach(({ node, digit, marks }, cell) => {
-      const given = clues[cell] > 0, sure = given || !frame ? 1 : frame.confidence[cell];
-      const pencil = !given && frame && sure < PENCIL_BELOW;
+      const given = clues[cell] > 0, sure = given || !frame ? 1 : frame.confidence[cell], pencil = open(cell);
       node.classList.toggle("given", given);
-      node.classList.toggle("clash", clashes[cell] && !pencil);
+      node.classList.toggle("clash", clashes[cell]);
       node.classList.toggle("unsure", Boolean(pencil));
-      digit.textContent = pencil || !digits[cell] ? "" : String(digits[cell]);
+      digit.textContent = shown[cell] ? String(shown[cell]) : "";
       node.style.setProperty("--sure", sure.toFixed(3));
       if (pencil) marks.forEach((mark, i) => { mark.style.opacity = frame.probabilities[cell * outputs + i + 1].toFixed(2); });
       const place = `row ${Math.floor(cell / this.side) + 1}, column ${cell % this.side + 1}`;
       const content = given ? `clue ${clues[cell]}` : frame ? `model says ${digits[cell]}, ${percent(sure)} sure` : "open";
-      node.setAttribute("aria-label", `${place}: ${content}${clashes[cell] && !pencil ? ", conflict" : ""}`);
+      node.setAttribute("aria-label", `${place}: ${content}${clashes[cell] ? ", conflict" : ""}`);
     });
-    const shown = this.cells.filter(({ node }) => node.classList.contains("clash")).length;
-    return { digits, clashes: shown, valid: digits.every(Boolean) && !clashes.some(Boolean) };
+    return { clashes: clashes.filter(Boolean).length, valid: digits.every(Boolean) && !conflicts(digits, this.side).some(Boolean) };
   }
 }
 
@@ -173,7 +173,8 @@ class ModelCard {
 }
 
 export function captionOf({ parameters, loops, test }) {
-  const size = `${(parameters / 1e6).toFixed(1)} M parameters, ${counted(loops, "loop")}`;
+  const millions = parameters >= 1e5 ? `${(parameters / 1e6).toFixed(1)} M` : parameters.toLocaleString("en");
+  const size = `${millions} parameters, ${counted(loops, "loop")}`;
   if (!test) return size;
   return `${size}, ${test.metric === "accuracy" ? `${percent(test.value, 1)} right in the test` : `squared error ${test.value.toFixed(4)}`}`;
 }
@@ -239,11 +240,12 @@ export class SudokuTab {
     const first = known(state.m) ? state.m : byBlock("looped") ?? models[0].name;
     const second = known(state.vs) ? state.vs : byBlock("modulated") ?? models.at(-1).name;
     this.second = second;
-    const wide = matchMedia("(min-width: 820px)").matches;
-    this.compare.checked = state.p ? Boolean(state.vs) : wide && models.length > 1;
+    const wide = matchMedia("(min-width: 820px)").matches, sameSide = sideOf(first) === sideOf(second);
+    this.compare.checked = sameSide && (state.p ? Boolean(state.vs) : wide && models.length > 1);
     this.#build([first, ...(this.compare.checked ? [second] : [])]);
     const start = this.puzzles.famous.findIndex((puzzle) => puzzle.start);
-    if (!state.p) this.pickFamous(start, !calm());
+    if (!state.p && this.side !== 9) this.#showExample(first);
+    else if (!state.p) this.pickFamous(start, !calm());
     else {
       try {
         this.setPuzzle(parseBoard(state.p, this.side));
@@ -260,6 +262,13 @@ export class SudokuTab {
     if (state.p && loop) this.player.show(loop);
   }
 
+  /** Show the puzzle that came with a model: a board of another side has no famous ones. */
+  async #showExample(name) {
+    const { about } = await openModel(name);
+    this.setPuzzle(about.example?.inputs[0] ?? Array(this.side ** 2).fill(0), "The example that came with the model.");
+    this.player.play();
+  }
+
   state() {
     const loop = this.player.loop || null;
     return { p: asText(this.clues), m: this.cards[0].entry.name, vs: this.cards[1]?.entry.name, loop };
@@ -267,30 +276,32 @@ export class SudokuTab {
 
   #build(names) {
     this.cards.forEach((card) => card.close());
-    this.side = registry.get(names[0]).config.task.side ?? 9;
+    this.side = sideOf(names[0]);
     this.cards = names.map((name) => new ModelCard(this, registry.get(name)));
     this.room.replaceChildren(...this.cards.map((card) => card.element));
     this.room.classList.toggle("two", this.cards.length === 2);
-    this.player.setTrained(Math.max(...this.cards.map(({ entry }) => entry.loops)), Math.min(...this.cards.map(({ entry }) => mostLoops(entry))));
+    this.player.setTrained(Math.max(...this.cards.map(({ entry }) => entry.loops)), Math.max(...this.cards.map(({ entry }) => mostLoops(entry))));
     if (this.clues.length !== this.side ** 2) this.clues = Array(this.side ** 2).fill(0);
   }
 
   setModel(card, name) {
     const names = this.cards.map((each) => (each === card ? name : each.entry.name));
-    const sides = names.map((each) => registry.get(each).config.task.side ?? 9);
-    if (sides.length === 2 && sides[0] !== sides[1]) {
+    if (names.length === 2 && sideOf(names[0]) !== sideOf(names[1])) {
       names.length = 0;
       names.push(name);
       this.compare.checked = false;
     }
+    const before = this.side;
     this.#build(names);
-    this.setPuzzle(this.clues);
+    if (this.side === before) this.setPuzzle(this.clues);
+    else this.#showExample(names[0]);
   }
 
   setCompare(both) {
     const first = this.cards[0].entry.name;
     if (!both && this.cards[1]) this.second = this.cards[1].entry.name;
-    this.#build(both ? [first, this.second] : [first]);
+    const second = sideOf(this.second) === this.side ? this.second : first;
+    this.#build(both ? [first, second] : [first]);
     this.setPuzzle(this.clues);
   }
 
@@ -338,7 +349,7 @@ export class SudokuTab {
   setPuzzle(clues, given = "") {
     const famous = this.puzzles.famous.findIndex(({ puzzle }) => puzzle === clues.join(""));
     const about = famous < 0 ? given : `${this.puzzles.famous[famous].name}. ${this.puzzles.famous[famous].source}`;
-    if (clues.length !== this.side ** 2) this.#build([modelsOf("sudoku").find((entry) => (entry.config.task.side ?? 9) ** 2 === clues.length)?.name ?? this.cards[0].entry.name]);
+    if (clues.length !== this.side ** 2) this.#build([modelsOf("sudoku").find(({ name }) => sideOf(name) ** 2 === clues.length).name]);
     this.clues = clues;
     this.famous.value = famous < 0 ? "" : String(famous);
     this.about.textContent = about;
@@ -359,7 +370,7 @@ export class SudokuTab {
   /** A frame has come: let the player go on, and show it if it is the one looked at. */
   arrived() {
     const before = this.player.available;
-    const done = Math.min(...this.cards.map(({ trajectory }) => trajectory?.done ?? 0));
+    const done = Math.min(this.player.max, ...this.cards.map(({ trajectory }) => trajectory?.reach ?? 0));
     this.player.reach(done);
     if (!this.redraw) {
       this.redraw = requestAnimationFrame(() => {

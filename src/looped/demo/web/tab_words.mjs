@@ -198,7 +198,7 @@ export class WordsTab {
     this.cards = names.map((name) => new WordsCard(this, registry.get(name)));
     this.room.replaceChildren(...this.cards.map((card) => card.element));
     this.room.classList.toggle("two", this.cards.length === 2);
-    this.player.setTrained(Math.max(...this.cards.map(({ entry }) => entry.loops)), Math.min(...this.cards.map(({ entry }) => mostLoops(entry))));
+    this.player.setTrained(Math.max(...this.cards.map(({ entry }) => entry.loops)), Math.max(...this.cards.map(({ entry }) => mostLoops(entry))));
   }
 
   setModel(card, name) {
@@ -274,7 +274,7 @@ export class WordsTab {
   }
 
   arrived() {
-    const done = Math.min(...this.cards.map(({ trajectory }) => trajectory?.done ?? 0)), before = this.player.available;
+    const done = Math.min(this.player.max, ...this.cards.map(({ trajectory }) => trajectory?.reach ?? 0)), before = this.player.available;
     this.player.reach(done);
     this.redraw ??= requestAnimationFrame(() => {
       this.redraw = null;
@@ -305,17 +305,18 @@ export class WordsTab {
     table.forEach((row, i) => row.forEach((value, j) => {
       context.fillStyle = css(ink, 0.03 + 0.5 * value / largest);
       context.fillRect(left + j * cell, top + i * cell, cell - 0.7, cell - 0.7);
-      if (cell >= 18) {
-        context.fillStyle = css(rgb("--ink"), 0.75);
-        context.fillText(String(value), left + (j + 0.5) * cell, top + (i + 0.5) * cell);
-      }
     }));
-    context.strokeStyle = css(rgb("--modulated"));
-    context.lineWidth = Math.max(1.6, cell / 9);
+    context.strokeStyle = css(rgb("--modulated"), cell >= 18 ? 0.45 : 1);
+    context.lineWidth = cell >= 18 ? cell / 3 : 1.8;
+    context.lineCap = "round";
     context.lineJoin = "round";
     context.beginPath();
     path.forEach(([i, j], n) => context[n ? "lineTo" : "moveTo"](left + (j + 0.5) * cell, top + (i + 0.5) * cell));
     context.stroke();
+    if (cell >= 18) {
+      context.fillStyle = css(rgb("--ink"), 0.85);
+      table.forEach((row, i) => row.forEach((value, j) => context.fillText(String(value), left + (j + 0.5) * cell, top + (i + 0.5) * cell)));
+    }
     context.fillStyle = soft;
     [...this.b].forEach((letter, j) => context.fillText(letter, left + (j + 1.5) * cell, top - 9));
     [...this.a].forEach((letter, i) => context.fillText(letter, left - 11, top + (i + 1.5) * cell));
