@@ -21,7 +21,8 @@ async function unpack(base64) {
 }
 
 const sentence = (text) => text[0].toUpperCase() + text.slice(1);
-const brief = (text) => (text.length <= 26 ? text : `${text.slice(0, 12)}…${text.slice(-6)} (${text.length} digits)`);
+const LONG = 20; // characters of an exact number
+const brief = (text) => (text.length <= LONG ? text : `${text.slice(0, 6)}…${text.slice(-4)} (${text.length} digits)`);
 
 export class TheoryTab {
   chosen = { function: "attn", tokens: 2, cells: 4, variant: "paper", fault: "" };
@@ -288,7 +289,7 @@ export class TheoryTab {
     const { rows, outputs } = await this.thread.call("proofRows", { loop });
     if (mine !== this.rowTicket) return;
     const names = Object.keys(this.network.encode);
-    const line = (name, cells) => el("tr", {}, el("th", { scope: "row" }, name), cells.map((text) => el("td", { title: text.length > 26 && text.length < 400 ? text : null }, brief(text))));
+    const line = (name, cells) => el("tr", {}, el("th", { scope: "row" }, name), cells.map((text) => el("td", { title: text.length > LONG && text.length < 400 ? text : null }, brief(text))));
     const table = el("table", {},
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "row"), rows.map((_, i) => el("th", { scope: "col" }, `token ${i + 1}`)))),
       el("tbody", {}, line("output", outputs.map(([text]) => text)), names.map((name, i) => line(name, rows.map((token) => token[i])))));
