@@ -6,8 +6,17 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 
 const FLAGS = [
-  "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
+  "--headless",
+  "--no-sandbox",
+  "--disable-gpu",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+  "--disable-dev-shm-usage",
+  "--hide-scrollbars",
+  "--remote-debugging-pipe",
 ];
 const PATIENCE = 30_000; // ms until something that is waited for must have come
 
@@ -18,7 +27,9 @@ export class Browser {
 
   constructor(path) {
     this.folder = mkdtempSync(join(tmpdir(), "chromium-"));
-    this.process = spawn(path, [...FLAGS, `--user-data-dir=${this.folder}`, "about:blank"], { stdio: ["ignore", "ignore", "ignore", "pipe", "pipe"] });
+    this.process = spawn(path, [...FLAGS, `--user-data-dir=${this.folder}`, "about:blank"], {
+      stdio: ["ignore", "ignore", "ignore", "pipe", "pipe"],
+    });
     let rest = "";
     this.process.stdio[4].setEncoding("utf8").on("data", (text) => {
       const messages = (rest + text).split("\0");
@@ -51,9 +62,16 @@ export class Browser {
     const { sessionId } = await this.send("Target.attachToTarget", { targetId, flatten: true });
     const page = new Page(this, sessionId);
     for (const domain of ["Page", "Runtime", "Log", "Network", "DOM"]) await page.send(`${domain}.enable`);
-    await page.send("Network.emulateNetworkConditions", { offline: true, latency: 0, downloadThroughput: -1, uploadThroughput: -1 });
+    await page.send("Network.emulateNetworkConditions", {
+      offline: true,
+      latency: 0,
+      downloadThroughput: -1,
+      uploadThroughput: -1,
+    });
     await page.send("Emulation.setDeviceMetricsOverride", { width, height, deviceScaleFactor: 1, mobile: width < 600 });
-    await page.send("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: dark ? "dark" : "light" }] });
+    await page.send("Emulation.setEmulatedMedia", {
+      features: [{ name: "prefers-color-scheme", value: dark ? "dark" : "light" }],
+    });
     await page.open(url);
     return page;
   }
@@ -73,7 +91,8 @@ export class Page {
     Object.assign(this, { browser, sessionId });
     browser.listen((method, params, session) => {
       if (session !== sessionId) return;
-      if (method === "Runtime.exceptionThrown") this.problems.push(params.exceptionDetails.exception?.description ?? params.exceptionDetails.text);
+      if (method === "Runtime.exceptionThrown")
+        this.problems.push(params.exceptionDetails.exception?.description ?? params.exceptionDetails.text);
       if (method === "Log.entryAdded" && params.entry.level === "error") this.problems.push(params.entry.text);
       if (method === "Network.requestWillBeSent") this.requests.push(params.request.url.slice(0, 60));
     });
@@ -91,8 +110,13 @@ export class Page {
 
   /** Return what an expression gives in the page. */
   async evaluate(expression) {
-    const { result, exceptionDetails } = await this.send("Runtime.evaluate", { expression, awaitPromise: true, returnByValue: true });
-    if (exceptionDetails) throw new Error(`${exceptionDetails.exception?.description ?? exceptionDetails.text} in ${expression}`);
+    const { result, exceptionDetails } = await this.send("Runtime.evaluate", {
+      expression,
+      awaitPromise: true,
+      returnByValue: true,
+    });
+    if (exceptionDetails)
+      throw new Error(`${exceptionDetails.exception?.description ?? exceptionDetails.text} in ${expression}`);
     return result.value;
   }
 
@@ -101,7 +125,10 @@ export class Page {
     const end = Date.now() + patience;
     for (;;) {
       if (await this.evaluate(expression).catch(() => false)) return;
-      if (Date.now() > end) throw new Error(`waited in vain for ${expression}; the page says ${await this.evaluate("document.querySelector('main')?.innerText.slice(0, 600)")}`);
+      if (Date.now() > end)
+        throw new Error(
+          `waited in vain for ${expression}; the page says ${await this.evaluate("document.querySelector('main')?.innerText.slice(0, 600)")}`,
+        );
       await new Promise((resolve) => setTimeout(resolve, 40));
     }
   }
@@ -146,7 +173,9 @@ export class Page {
   }
 
   text(selector) {
-    return this.evaluate(`[...document.querySelectorAll(${JSON.stringify(selector)})].map((node) => node.innerText).join("\\n")`);
+    return this.evaluate(
+      `[...document.querySelectorAll(${JSON.stringify(selector)})].map((node) => node.innerText).join("\\n")`,
+    );
   }
 
   async files(selector, paths) {

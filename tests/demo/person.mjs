@@ -9,16 +9,21 @@ import { pathToFileURL } from "node:url";
 import { Browser } from "./chromium.mjs";
 
 const [chromium, file, factsFile] = process.argv.slice(2);
-const facts = JSON.parse(readFileSync(factsFile)), url = pathToFileURL(file).href;
+const facts = JSON.parse(readFileSync(factsFile)),
+  url = pathToFileURL(file).href;
 const shown = (part) => `document.querySelector("#panel-${part}") && !document.querySelector("#panel-${part}").hidden`;
 const player = (tab) => `#panel-${tab} .player`;
 const loopOf = (tab) => `Number(document.querySelector("${player(tab)} .count b").textContent)`;
-const noteSays = (tab, words) => `document.querySelector("#panel-${tab} .note").innerText.includes(${JSON.stringify(words)})`;
-const boardText = (card) => `[...document.querySelectorAll("#panel-sudoku .card:nth-child(${card}) .cell")].map((cell) => cell.querySelector(".digit").textContent || ".").join("")`;
+const noteSays = (tab, words) =>
+  `document.querySelector("#panel-${tab} .note").innerText.includes(${JSON.stringify(words)})`;
+const boardText = (card) =>
+  `[...document.querySelectorAll("#panel-sudoku .card:nth-child(${card}) .cell")].map((cell) => cell.querySelector(".digit").textContent || ".").join("")`;
 
 async function toLoop(page, tab, loop) {
   const step = `document.querySelector("${player(tab)} input[type=range]")`;
-  await page.evaluate(`(() => { ${step}.value = ${loop}; ${step}.dispatchEvent(new Event("input", { bubbles: true })); })()`);
+  await page.evaluate(
+    `(() => { ${step}.value = ${loop}; ${step}.dispatchEvent(new Event("input", { bubbles: true })); })()`,
+  );
   await page.until(`${loopOf(tab)} === ${loop}`);
 }
 
@@ -32,7 +37,10 @@ const visits = {
     await toLoop(page, "sudoku", 32);
     await page.until(`document.querySelectorAll("#panel-sudoku .card.solved").length >= 1`);
     assert.equal(await page.evaluate(boardText(1)), solution);
-    assert.match(await page.text("#panel-sudoku .card:nth-child(1) .status"), new RegExp(`Solved at loop ${solvedAt}\\b`));
+    assert.match(
+      await page.text("#panel-sudoku .card:nth-child(1) .status"),
+      new RegExp(`Solved at loop ${solvedAt}\\b`),
+    );
 
     await page.click(`${player("sudoku")} [aria-label="One loop back"]`);
     assert.equal(await page.evaluate(loopOf("sudoku")), 31);
@@ -56,10 +64,13 @@ const visits = {
     const first = Number(solution[0]);
     await page.key("Backspace");
     await page.until(`document.querySelector("#panel-sudoku .puzzle").value[0] === "."`);
-    await page.key(String(first % 9 + 1));
+    await page.key(String((first % 9) + 1));
     await page.until(`document.querySelector("#panel-sudoku .note").innerText.includes("no solution")`);
     await page.key("ArrowRight");
-    assert.equal(await page.evaluate(`document.activeElement.getAttribute("aria-label").startsWith("row 1, column 2")`), true);
+    assert.equal(
+      await page.evaluate(`document.activeElement.getAttribute("aria-label").startsWith("row 1, column 2")`),
+      true,
+    );
 
     await page.fill("#panel-sudoku .puzzle", impossible);
     await page.until(noteSays("sudoku", "no solution"));
@@ -79,9 +90,13 @@ const visits = {
       await page.choose(`#panel-words .toolbar select`, task);
       await page.fill("#panel-words .word:nth-child(1)", first);
       await page.fill("#panel-words .word:nth-child(2)", second);
-      await page.until(`document.querySelector("#panel-words .card.wide p").innerText.includes(${JSON.stringify(String(answer))})`);
+      await page.until(
+        `document.querySelector("#panel-words .card.wide p").innerText.includes(${JSON.stringify(String(answer))})`,
+      );
       await toLoop(page, "words", loops);
-      await page.until(`[...document.querySelectorAll("#panel-words .answer")].map((node) => node.textContent).join() === ${JSON.stringify(answers.join())}`);
+      await page.until(
+        `[...document.querySelectorAll("#panel-words .answer")].map((node) => node.textContent).join() === ${JSON.stringify(answers.join())}`,
+      );
     }
     await page.fill("#panel-words .word:nth-child(1)", "naïve");
     await page.until(noteSays("words", "“ï”"));
@@ -101,9 +116,13 @@ const visits = {
       const selector = i < 4 ? `#panel-countdown .number[aria-label="Number ${i + 1}"]` : "#panel-countdown .target";
       await page.fill(selector, String(number));
     }
-    await page.until(`document.querySelector("#panel-countdown .player .count").innerText.includes("32") && ${loopOf("countdown")} > 0`);
+    await page.until(
+      `document.querySelector("#panel-countdown .player .count").innerText.includes("32") && ${loopOf("countdown")} > 0`,
+    );
     await toLoop(page, "countdown", 32);
-    await page.until(`[...document.querySelectorAll("#panel-countdown .steps .sum")].map((node) => [...node.children].map((part) => part.textContent).join(" ")).join(", ") === ${JSON.stringify(answer)}`);
+    await page.until(
+      `[...document.querySelectorAll("#panel-countdown .steps .sum")].map((node) => [...node.children].map((part) => part.textContent).join(" ")).join(", ") === ${JSON.stringify(answer)}`,
+    );
     await page.fill("#panel-countdown .target", "7000");
     await page.until(noteSays("countdown", "between"));
     for (const i of [1, 2, 3, 4]) await page.fill(`#panel-countdown .number[aria-label="Number ${i}"]`, "1");
@@ -119,10 +138,14 @@ const visits = {
     await page.choose("#panel-inside .card.full select", "2");
     await page.until(`document.querySelector("#panel-inside .card.full > p").innerText.includes("head 3")`);
     await page.click("#panel-inside .attention .row:nth-child(9) .cell:nth-child(9)");
-    await page.until(`document.querySelector("#panel-inside .card.full > p").innerText.includes("row 9, column 9 looks")`);
+    await page.until(
+      `document.querySelector("#panel-inside .card.full > p").innerText.includes("row 9, column 9 looks")`,
+    );
     assert.notEqual(before, await page.text("#panel-inside .card.full > p"));
     await page.choose("#panel-inside .toolbar select", facts.inside);
-    await page.until(`document.querySelector("#panel-inside h2.plain") && document.querySelector("#panel-inside").innerText.includes("Mean squared error")`);
+    await page.until(
+      `document.querySelector("#panel-inside h2.plain") && document.querySelector("#panel-inside").innerText.includes("Mean squared error")`,
+    );
     await page.until(`document.querySelectorAll("#panel-inside .sequence button").length > 20`);
   },
 
@@ -145,7 +168,11 @@ const visits = {
     await page.click("#tab-own");
     const { model, foreign, language, cut } = facts.own;
     const input = "#panel-own input[type=file]";
-    for (const [path, words] of [[foreign, "not a safetensors file"], [cut, "ends too early"], [language, "do not run in this page"]]) {
+    for (const [path, words] of [
+      [foreign, "not a safetensors file"],
+      [cut, "ends too early"],
+      [language, "do not run in this page"],
+    ]) {
       await page.files(input, [path]);
       await page.until(noteSays("own", words));
     }

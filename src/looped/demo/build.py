@@ -23,7 +23,7 @@ WEB = files("looped.demo") / "web"
 LARGEST_PAGE = 6_500_000
 """bytes of index.html: small enough to be sent and opened at once"""
 
-WORKER = ("friendly", "engine", "exact", "worker")
+WORKER = ("friendly", "safetensors", "arena", "conditioning", "engine", "exact", "worker")
 PAGE = (
     "friendly", "exact", "ui", "charts", "client", "sudoku_rules", "words_rules", "countdown_rules",
     "tab_sudoku", "tab_words", "tab_countdown", "tab_inside", "tab_theory", "tab_own", "main",

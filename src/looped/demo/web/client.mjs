@@ -57,7 +57,9 @@ export class Remote extends Thread {
 
   /** Run the loops from + 1 to `loops` for these inputs; `ticket` of an earlier call goes on where that one stopped. */
   run(inputs, { ticket = ++this.#ticket, from = 0, loops, attention = false, onFrame }) {
-    this.onFrame = (number, frame) => { if (number === ticket) onFrame(frame); };
+    this.onFrame = (number, frame) => {
+      if (number === ticket) onFrame(frame);
+    };
     return { ticket, finished: this.call("run", { ticket, inputs, from, loops, attention }) };
   }
 
@@ -75,7 +77,8 @@ function fetchScript(name, file) {
     arriving.set(name, { resolve });
     const script = document.createElement("script");
     script.src = file;
-    script.onerror = () => reject(new Error(`The file ${file} is not beside this page. “looped demo” writes both together.`));
+    script.onerror = () =>
+      reject(new Error(`The file ${file} is not beside this page. “looped demo” writes both together.`));
     document.head.append(script);
   });
 }
@@ -118,8 +121,16 @@ export async function addOwnModel(fileName, bytes) {
 export function entryOf(name, about, bytes) {
   const { model, task } = about.config;
   return {
-    name, bytes, task: task.name, block: model.block, loops: model.num_loops, layers: model.num_layers,
-    heads: model.num_heads, parameters: about.parameters, test: about.test ?? null, config: about.config,
+    name,
+    bytes,
+    task: task.name,
+    block: model.block,
+    loops: model.num_loops,
+    layers: model.num_layers,
+    heads: model.num_heads,
+    parameters: about.parameters,
+    test: about.test ?? null,
+    config: about.config,
     own: true,
   };
 }
@@ -129,7 +140,8 @@ const FREE_TABLES = new Set(["table", "eta"]);
 
 /** Return how many loops can be run: a standard model has one, and a free table has rows for the trained ones alone. */
 export function mostLoops({ block, loops, config: { model } }) {
-  const bound = block === "standard" || (FREE_TABLES.has(model.conditioning) && (model.extrapolation ?? "extend") === "extend");
+  const bound =
+    block === "standard" || (FREE_TABLES.has(model.conditioning) && (model.extrapolation ?? "extend") === "extend");
   return bound ? loops : Math.max(MOST_LOOPS, loops);
 }
 
@@ -164,7 +176,10 @@ export class Trajectory {
       this.running = true;
       while (this.done < this.wanted && !this.closed) {
         const { ticket, finished } = remote.run(this.inputs, {
-          ticket: this.ticket, from: this.done, loops: this.wanted, attention: this.attention,
+          ticket: this.ticket,
+          from: this.done,
+          loops: this.wanted,
+          attention: this.attention,
           onFrame: (frame) => {
             if (this.closed || frame.loop !== this.frames.length) return;
             this.frames.push(frame);

@@ -14,7 +14,8 @@ export class Fraction {
 
   static of(over, under) {
     if (under === 1n) return new Fraction(over);
-    const sign = under < 0n ? -1n : 1n, common = gcd(over, under) * sign;
+    const sign = under < 0n ? -1n : 1n,
+      common = gcd(over, under) * sign;
     return new Fraction(over / common, under / common);
   }
 
@@ -55,7 +56,8 @@ export class Fraction {
   }
 
   toNumber() {
-    const over = Number(this.over), under = Number(this.under);
+    const over = Number(this.over),
+      under = Number(this.under);
     if (Number.isFinite(over) && Number.isFinite(under)) return over / under;
     const shift = BigInt(Math.max(String(this.over).length, String(this.under).length) * 4 - 900);
     return Number(this.over >> shift) / Number(this.under >> shift);
@@ -70,7 +72,8 @@ const ZERO_FRACTION = new Fraction(0n);
 
 /** Read a form's text: its constant, then pairs of a name and its coefficient. */
 function readForm(text, places) {
-  const [constant, ...rest] = text.split(" "), terms = [];
+  const [constant, ...rest] = text.split(" "),
+    terms = [];
   for (let i = 0; i < rest.length; i += 2) terms.push([places.get(rest[i]), Fraction.parse(rest[i + 1])]);
   return { constant: Fraction.parse(constant), terms };
 }
@@ -86,17 +89,26 @@ export class ProofNetwork {
   constructor(data, texts) {
     this.rows = Object.keys(data.encode);
     this.loops = data.loops;
-    const rows = new Map(this.rows.map((name, i) => [name, i])), inputs = new Map(data.inputs.map((name, i) => [name, i]));
+    const rows = new Map(this.rows.map((name, i) => [name, i])),
+      inputs = new Map(data.inputs.map((name, i) => [name, i]));
     const hidden = new Map(data.units.map((_, i) => [`h${i}`, i]));
     const form = (places) => (number) => readForm(texts[number], places);
     this.encode = Object.values(data.encode).map(form(inputs));
     this.units = data.units.map(form(rows));
     this.updates = Object.entries(data.updates).map(([name, number]) => [rows.get(name), form(hidden)(number)]);
     this.heads = data.heads.map(([value, key, query, into]) => ({
-      value: form(rows)(value), key: form(rows)(key), query: form(rows)(query), into: rows.get(into),
+      value: form(rows)(value),
+      key: form(rows)(key),
+      query: form(rows)(query),
+      into: rows.get(into),
     }));
     this.decode = data.decode.map(form(rows));
-    this.modulation = new Map(Object.entries(data.modulation).map(([name, numbers]) => [rows.get(name), numbers.map((n) => Fraction.parse(texts[n]))]));
+    this.modulation = new Map(
+      Object.entries(data.modulation).map(([name, numbers]) => [
+        rows.get(name),
+        numbers.map((n) => Fraction.parse(texts[n])),
+      ]),
+    );
   }
 
   /** Return the state of every token before the first loop and after each: {state, weights of each head, output}. */
@@ -105,10 +117,12 @@ export class ProofNetwork {
     const states = [this.#snapshot(state, [])];
     for (let t = 0; t < this.loops; t++) {
       const heard = this.heads.map((head) => this.#attend(head, state));
-      heard.forEach(({ fetched }, h) => fetched.forEach((value, i) => {
-        const { into } = this.heads[h];
-        state[i][into] = state[i][into].plus(value);
-      }));
+      heard.forEach(({ fetched }, h) =>
+        fetched.forEach((value, i) => {
+          const { into } = this.heads[h];
+          state[i][into] = state[i][into].plus(value);
+        }),
+      );
       state = state.map((token) => {
         const hidden = this.units.map((unit) => {
           const value = at(unit, token);
@@ -116,29 +130,44 @@ export class ProofNetwork {
         });
         const next = token.slice();
         for (const [row, form] of this.updates) {
-          const change = at(form, hidden), scale = this.modulation.get(row)?.[t];
+          const change = at(form, hidden),
+            scale = this.modulation.get(row)?.[t];
           next[row] = next[row].plus(scale ? change.times(scale) : change);
         }
         return next;
       });
-      states.push(this.#snapshot(state, heard.map(({ weights }) => weights)));
+      states.push(
+        this.#snapshot(
+          state,
+          heard.map(({ weights }) => weights),
+        ),
+      );
     }
     return states;
   }
 
   #snapshot(state, weights) {
-    return { state: state.map((token) => token.slice()), weights, outputs: state.map((token) => this.decode.map((form) => at(form, token))) };
+    return {
+      state: state.map((token) => token.slice()),
+      weights,
+      outputs: state.map((token) => this.decode.map((form) => at(form, token))),
+    };
   }
 
   /** Hard attention: all weight on the largest scores, in equal shares where several are largest. */
   #attend({ value, key, query }, state) {
-    const keys = state.map((token) => at(key, token)), values = state.map((token) => at(value, token));
+    const keys = state.map((token) => at(key, token)),
+      values = state.map((token) => at(value, token));
     const weights = state.map((token) => {
-      const asked = at(query, token), scores = keys.map((each) => each.times(asked));
-      const best = scores.reduce((a, b) => (b.above(a) ? b : a)), winners = scores.filter((score) => score.equals(best)).length;
+      const asked = at(query, token),
+        scores = keys.map((each) => each.times(asked));
+      const best = scores.reduce((a, b) => (b.above(a) ? b : a)),
+        winners = scores.filter((score) => score.equals(best)).length;
       return scores.map((score) => (score.equals(best) ? Fraction.of(1n, BigInt(winners)) : ZERO_FRACTION));
     });
-    const fetched = weights.map((row) => row.reduce((sum, weight, j) => sum.plus(weight.times(values[j])), ZERO_FRACTION));
+    const fetched = weights.map((row) =>
+      row.reduce((sum, weight, j) => sum.plus(weight.times(values[j])), ZERO_FRACTION),
+    );
     return { weights, fetched };
   }
 }
@@ -148,9 +177,11 @@ export const TARGETS = {
   mean: (x) => x.map(() => x.reduce((a, b) => a + b) / x.length),
   prod: (x) => x.map(() => x.reduce((a, b) => a * b)),
   max: (x) => x.map((own) => Math.max(...x) - own / 2),
-  attn: (x) => x.map((own) => {
-    const weights = x.map((other) => Math.exp(4 * own * other)), all = weights.reduce((a, b) => a + b);
-    return x.reduce((sum, other, j) => sum + weights[j] * other, 0) / all;
-  }),
+  attn: (x) =>
+    x.map((own) => {
+      const weights = x.map((other) => Math.exp(4 * own * other)),
+        all = weights.reduce((a, b) => a + b);
+      return x.reduce((sum, other, j) => sum + weights[j] * other, 0) / all;
+    }),
   wave: (x) => x.map((own) => Math.sin(3 * own + 2 * x.reduce((a, b) => a + b))),
 };

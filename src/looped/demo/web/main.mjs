@@ -9,7 +9,14 @@ import { TheoryTab } from "./tab_theory.mjs";
 import { WordsTab } from "./tab_words.mjs";
 import { announce } from "./ui.mjs";
 
-const TABS = { sudoku: SudokuTab, words: WordsTab, countdown: CountdownTab, inside: InsideTab, theory: TheoryTab, own: OwnTab };
+const TABS = {
+  sudoku: SudokuTab,
+  words: WordsTab,
+  countdown: CountdownTab,
+  inside: InsideTab,
+  theory: TheoryTab,
+  own: OwnTab,
+};
 
 const data = JSON.parse(document.getElementById("page-data").textContent);
 for (const entry of data.models) registry.set(entry.name, entry);
@@ -24,7 +31,9 @@ function linkState() {
 }
 
 function link() {
-  const pairs = Object.entries(opened.get(current)?.state() ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const pairs = Object.entries(opened.get(current)?.state() ?? {}).filter(
+    ([, value]) => value !== null && value !== undefined && value !== "",
+  );
   const query = new URLSearchParams(pairs.map(([key, value]) => [key, String(value)])).toString();
   return `${location.href.split("#")[0]}#${current}${query ? `?${query.replaceAll("%2F", "/")}` : ""}`;
 }
@@ -34,14 +43,16 @@ export function openTab(name, state = null) {
   if (current && current !== name) opened.get(current)?.hide?.();
   current = name;
   for (const key of Object.keys(TABS)) {
-    const chosen = key === name, tab = document.getElementById(`tab-${key}`);
+    const chosen = key === name,
+      tab = document.getElementById(`tab-${key}`);
     document.getElementById(`panel-${key}`).hidden = !chosen;
     tab.setAttribute("aria-selected", String(chosen));
     tab.tabIndex = chosen ? 0 : -1;
     if (chosen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   const fresh = !opened.has(name);
-  if (fresh) opened.set(name, new TABS[name](document.getElementById(`panel-${name}`), data, { openTab, tabs: opened }));
+  if (fresh)
+    opened.set(name, new TABS[name](document.getElementById(`panel-${name}`), data, { openTab, tabs: opened }));
   if (fresh || state) opened.get(name).open(state ?? {});
   else opened.get(name).show?.();
 }
@@ -61,7 +72,8 @@ document.getElementById("tabs").addEventListener("click", (event) => {
   rememberInAddress();
 });
 document.getElementById("tabs").addEventListener("keydown", (event) => {
-  const names = Object.keys(TABS), steps = { ArrowRight: 1, ArrowLeft: -1 };
+  const names = Object.keys(TABS),
+    steps = { ArrowRight: 1, ArrowLeft: -1 };
   if (!(event.key in steps)) return;
   const next = names[(names.indexOf(current) + steps[event.key] + names.length) % names.length];
   openTab(next);
@@ -72,7 +84,8 @@ document.getElementById("tabs").addEventListener("keydown", (event) => {
 
 document.getElementById("share").addEventListener("click", async ({ currentTarget }) => {
   rememberInAddress();
-  const text = link(), label = currentTarget.querySelector("span");
+  const text = link(),
+    label = currentTarget.querySelector("span");
   try {
     await navigator.clipboard.writeText(text);
     label.textContent = "Copied";
@@ -80,7 +93,9 @@ document.getElementById("share").addEventListener("click", async ({ currentTarge
     window.prompt("Copy this link:", text);
   }
   announce("The link is in the clipboard.");
-  setTimeout(() => { label.textContent = "Copy link"; }, 1500);
+  setTimeout(() => {
+    label.textContent = "Copy link";
+  }, 1500);
 });
 
 const root = document.documentElement;
@@ -104,7 +119,9 @@ document.getElementById("theme").addEventListener("click", () => {
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
   const target = event.target;
-  const takesKeys = target.matches("input, select, textarea, summary, a") || (target.matches("button") && (event.key === " " || event.key === "Enter"));
+  const takesKeys =
+    target.matches("input, select, textarea, summary, a") ||
+    (target.matches("button") && (event.key === " " || event.key === "Enter"));
   if (takesKeys) return;
   if (opened.get(current)?.key?.(event)) event.preventDefault();
 });

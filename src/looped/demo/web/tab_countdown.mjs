@@ -13,7 +13,15 @@ export class CountdownTab {
       onChange: () => this.draw(),
       onMore: (loops) => this.trajectory?.extend(loops),
     });
-    const field = (label) => el("input.number", { type: "number", inputmode: "numeric", min: 1, max: 999, "aria-label": label, oninput: () => this.typed() });
+    const field = (label) =>
+      el("input.number", {
+        type: "number",
+        inputmode: "numeric",
+        min: 1,
+        max: 999,
+        "aria-label": label,
+        oninput: () => this.typed(),
+      });
     this.numbers = [1, 2, 3, 4].map((i) => field(`Number ${i}`));
     this.target = field("Target");
     this.target.classList.add("target");
@@ -21,11 +29,28 @@ export class CountdownTab {
     this.room = el("div.cards");
     this.truth = el("p.soft.middle");
     root.append(
-      el("div.numbers", {}, this.numbers, el("span.arrow", { "aria-hidden": "true" }, "→"), this.target,
-        el("button", { type: "button", onclick: () => this.drawNew() }, "New numbers")),
-      this.note, this.room, this.truth, this.player.element,
-      el("details.help", {}, el("summary", {}, "What am I looking at?"),
-        el("p", {}, "Use every number once and reach the target with +, −, × and ÷; each step's result may be used in the next. The model writes all three steps at once and rewrites them in every loop. Faint symbols are those it is unsure of. Each step is checked: it must be true, and its numbers must be at hand.")),
+      el(
+        "div.numbers",
+        {},
+        this.numbers,
+        el("span.arrow", { "aria-hidden": "true" }, "→"),
+        this.target,
+        el("button", { type: "button", onclick: () => this.drawNew() }, "New numbers"),
+      ),
+      this.note,
+      this.room,
+      this.truth,
+      this.player.element,
+      el(
+        "details.help",
+        {},
+        el("summary", {}, "What am I looking at?"),
+        el(
+          "p",
+          {},
+          "Use every number once and reach the target with +, −, × and ÷; each step's result may be used in the next. The model writes all three steps at once and rewrites them in every loop. Faint symbols are those it is unsure of. Each step is checked: it must be true, and its numbers must be at hand.",
+        ),
+      ),
     );
   }
 
@@ -34,7 +59,9 @@ export class CountdownTab {
     this.#build(registry.get(state.m)?.task === "countdown" ? state.m : models[0].name);
     const given = (state.n ?? "").split(" ").map(Number);
     if (state.n && given.length >= 2) {
-      this.numbers.forEach((input, i) => { input.value = given[i] ?? ""; });
+      this.numbers.forEach((input, i) => {
+        input.value = given[i] ?? "";
+      });
       this.target.value = state.g ?? "";
       this.run(!state.loop && !calm());
       if (state.loop) this.player.show(Number(state.loop));
@@ -50,23 +77,40 @@ export class CountdownTab {
     this.steps = el("ol.steps");
     this.verdict = el("p.status");
     this.strip = new Strip("How sure the model is, by loop", `var(--${this.entry.block})`);
-    const pick = menu("Model", modelsOf("countdown").map((entry) => [entry.name, entry.name.replace("countdown/", "")]), name, (other) => {
-      this.#build(other);
-      this.run(false);
-    });
-    this.room.replaceChildren(el("article.card", { style: { "--own": `var(--${this.entry.block})` } },
-      el("header", {}, el("h2", {}, this.entry.block), pick, el("p.caption", {}, captionOf(this.entry))),
-      this.steps, this.strip.element, this.verdict));
+    const pick = menu(
+      "Model",
+      modelsOf("countdown").map((entry) => [entry.name, entry.name.replace("countdown/", "")]),
+      name,
+      (other) => {
+        this.#build(other);
+        this.run(false);
+      },
+    );
+    this.room.replaceChildren(
+      el(
+        "article.card",
+        { style: { "--own": `var(--${this.entry.block})` } },
+        el("header", {}, el("h2", {}, this.entry.block), pick, el("p.caption", {}, captionOf(this.entry))),
+        this.steps,
+        this.strip.element,
+        this.verdict,
+      ),
+    );
     this.player.setTrained(this.entry.loops, mostLoops(this.entry));
   }
 
   given() {
-    return this.numbers.map((input) => input.value.trim()).filter(Boolean).map(Number);
+    return this.numbers
+      .map((input) => input.value.trim())
+      .filter(Boolean)
+      .map(Number);
   }
 
   drawNew(play = true) {
     const { numbers, target } = drawNumbers(this.entry.config.task, randomBy(Math.random() * 2 ** 32));
-    this.numbers.forEach((input, i) => { input.value = numbers[i] ?? ""; });
+    this.numbers.forEach((input, i) => {
+      input.value = numbers[i] ?? "";
+    });
     this.target.value = target;
     this.run(play);
   }
@@ -94,11 +138,17 @@ export class CountdownTab {
       this.steps.replaceChildren();
       return;
     }
-    const { numbers, target } = checked, { count = 4 } = this.entry.config.task;
+    const { numbers, target } = checked,
+      { count = 4 } = this.entry.config.task;
     const { first, count: ways } = searchNumbers(numbers, target);
-    this.note.textContent = !first ? `No way leads from these numbers to ${target}. You can still watch the model try.`
-      : numbers.length < count ? `This model was trained with ${count} numbers, so its answer for ${numbers.length} is a guess.` : "";
-    this.truth.textContent = first ? `A search finds ${ways >= 200 ? "200 or more ways" : counted(ways, "way")}; the first is ${first.join(", ")}.` : "";
+    this.note.textContent = !first
+      ? `No way leads from these numbers to ${target}. You can still watch the model try.`
+      : numbers.length < count
+        ? `This model was trained with ${count} numbers, so its answer for ${numbers.length} is a guess.`
+        : "";
+    this.truth.textContent = first
+      ? `A search finds ${ways >= 200 ? "200 or more ways" : counted(ways, "way")}; the first is ${first.join(", ")}.`
+      : "";
     const inputs = encodeNumbers(numbers, target);
     this.trajectory = new Trajectory(this.entry, inputs, {
       onFrame: (frame) => {
@@ -108,10 +158,16 @@ export class CountdownTab {
         if (!read.reached) this.solvedAt = null;
         else this.solvedAt ??= frame.loop;
         this.player.reach(this.trajectory.reach);
-        this.redraw ??= requestAnimationFrame(() => { this.redraw = null; this.draw(); });
-        if (frame.loop === this.player.max) announce(read.reached ? `The model reaches ${target}.` : `The model does not reach ${target}.`);
+        this.redraw ??= requestAnimationFrame(() => {
+          this.redraw = null;
+          this.draw();
+        });
+        if (frame.loop === this.player.max)
+          announce(read.reached ? `The model reaches ${target}.` : `The model does not reach ${target}.`);
       },
-      onError: (error) => { this.note.textContent = error.message; },
+      onError: (error) => {
+        this.note.textContent = error.message;
+      },
     });
     this.trajectory.extend(this.player.max);
     if (play) this.player.play();
@@ -122,22 +178,46 @@ export class CountdownTab {
   }
 
   draw() {
-    const { loop, max } = this.player, frame = this.trajectory?.frames[Math.min(loop, this.trajectory.done)] ?? null;
+    const { loop, max } = this.player,
+      frame = this.trajectory?.frames[Math.min(loop, this.trajectory.done)] ?? null;
     this.strip.draw(this.sure ?? [0], max, loop);
     if (!frame) {
       const blanks = Math.max(this.given().length - 1, 1);
-      this.steps.replaceChildren(...Array.from({ length: blanks }, () => el("li", {}, el("span.sum.soft", {}, "_ _ _ = _"), el("span.soft", {}, " "))));
+      this.steps.replaceChildren(
+        ...Array.from({ length: blanks }, () =>
+          el("li", {}, el("span.sum.soft", {}, "_ _ _ = _"), el("span.soft", {}, " ")),
+        ),
+      );
       this.verdict.replaceChildren(el("span.soft", {}, "Before the first loop: the answer is blank."));
       return;
     }
-    const numbers = this.given(), target = Number(this.target.value);
+    const numbers = this.given(),
+      target = Number(this.target.value);
     const { steps, reached, ends } = readSteps(numbers, target, frame.classes, frame.confidence);
-    this.steps.replaceChildren(...steps.map(({ texts, sure, fault }) => el("li", {},
-      el("span.sum", {}, texts.map((text, i) => el("span", { style: { opacity: (0.2 + 0.8 * sure[i]).toFixed(2) } }, text))),
-      fault ? el("span.bad", {}, `✗ ${fault}`) : el("span.good", {}, "✓ true"))));
+    this.steps.replaceChildren(
+      ...steps.map(({ texts, sure, fault }) =>
+        el(
+          "li",
+          {},
+          el(
+            "span.sum",
+            {},
+            texts.map((text, i) => el("span", { style: { opacity: (0.2 + 0.8 * sure[i]).toFixed(2) } }, text)),
+          ),
+          fault ? el("span.bad", {}, `✗ ${fault}`) : el("span.good", {}, "✓ true"),
+        ),
+      ),
+    );
     this.verdict.replaceChildren(
-      reached ? el("b.good", {}, `✓ ${target} reached${this.solvedAt && this.solvedAt <= frame.loop ? ` since loop ${this.solvedAt}` : ""}`) : el("b", {}, ends === target ? "Ends at the target, but not by valid steps" : `Not at ${target}`),
-      el("span.soft", {}, `${percent(this.sure[frame.loop])} sure on average`));
+      reached
+        ? el(
+            "b.good",
+            {},
+            `✓ ${target} reached${this.solvedAt && this.solvedAt <= frame.loop ? ` since loop ${this.solvedAt}` : ""}`,
+          )
+        : el("b", {}, ends === target ? "Ends at the target, but not by valid steps" : `Not at ${target}`),
+      el("span.soft", {}, `${percent(this.sure[frame.loop])} sure on average`),
+    );
   }
 
   key(event) {

@@ -3,21 +3,68 @@
 import { addOwnModel, registry } from "./client.mjs";
 import { counted, el, percent } from "./ui.mjs";
 
-const HOMES = { sudoku: "sudoku", "edit-distance": "words", lcs: "words", countdown: "countdown", "decision-tree": "inside" };
+const HOMES = {
+  sudoku: "sudoku",
+  "edit-distance": "words",
+  lcs: "words",
+  countdown: "countdown",
+  "decision-tree": "inside",
+};
 
 export class OwnTab {
   constructor(root, data, { openTab }) {
     this.openTab = openTab;
     this.note = el("p.note", { role: "status" });
     this.list = el("tbody");
-    const input = el("input", { type: "file", accept: ".safetensors", multiple: true, onchange: () => { this.take([...input.files]); input.value = ""; } });
-    this.drop = el("div.drop", {},
+    const input = el("input", {
+      type: "file",
+      accept: ".safetensors",
+      multiple: true,
+      onchange: () => {
+        this.take([...input.files]);
+        input.value = "";
+      },
+    });
+    this.drop = el(
+      "div.drop",
+      {},
       el("h2", {}, "Drop a model here"),
-      el("p.soft", {}, "A .safetensors file made by ", el("code", {}, "looped models pack"), ". It stays on your computer."),
-      el("label", {}, input, el("span", {}, "Choose a file")));
-    root.append(this.drop, this.note,
-      el("article.card.wide", {}, el("header", {}, el("h2.plain", {}, "Models in this page")),
-        el("div.scroll", {}, el("table.facts", {}, el("thead", {}, el("tr", {}, ["Model", "Loops", "Parameters", "Test", ""].map((text) => el("th", { scope: "col" }, text)))), this.list))));
+      el(
+        "p.soft",
+        {},
+        "A .safetensors file made by ",
+        el("code", {}, "looped models pack"),
+        ". It stays on your computer.",
+      ),
+      el("label", {}, input, el("span", {}, "Choose a file")),
+    );
+    root.append(
+      this.drop,
+      this.note,
+      el(
+        "article.card.wide",
+        {},
+        el("header", {}, el("h2.plain", {}, "Models in this page")),
+        el(
+          "div.scroll",
+          {},
+          el(
+            "table.facts",
+            {},
+            el(
+              "thead",
+              {},
+              el(
+                "tr",
+                {},
+                ["Model", "Loops", "Parameters", "Test", ""].map((text) => el("th", { scope: "col" }, text)),
+              ),
+            ),
+            this.list,
+          ),
+        ),
+      ),
+    );
     const over = (on) => (event) => {
       if (root.hidden && on && ![...(event.dataTransfer?.types ?? [])].includes("Files")) return;
       event.preventDefault();
@@ -44,12 +91,20 @@ export class OwnTab {
   }
 
   show() {
-    const row = ({ name, task, loops, parameters, test, own }) => el("tr", {},
-      el("th", { scope: "row" }, name, own ? el("b.good", {}, " yours") : null),
-      el("td", {}, String(loops)),
-      el("td", {}, parameters.toLocaleString("en")),
-      el("td", {}, test ? (test.metric === "accuracy" ? percent(test.value, 1) : `error ${test.value.toFixed(4)}`) : "–"),
-      el("td", {}, el("button.quiet", { type: "button", onclick: () => this.#use(name, task) }, "Watch")));
+    const row = ({ name, task, loops, parameters, test, own }) =>
+      el(
+        "tr",
+        {},
+        el("th", { scope: "row" }, name, own ? el("b.good", {}, " yours") : null),
+        el("td", {}, String(loops)),
+        el("td", {}, parameters.toLocaleString("en")),
+        el(
+          "td",
+          {},
+          test ? (test.metric === "accuracy" ? percent(test.value, 1) : `error ${test.value.toFixed(4)}`) : "–",
+        ),
+        el("td", {}, el("button.quiet", { type: "button", onclick: () => this.#use(name, task) }, "Watch")),
+      );
     this.list.replaceChildren(...[...registry.values()].sort((a, b) => Boolean(b.own) - Boolean(a.own)).map(row));
   }
 

@@ -16,7 +16,20 @@ export function el(selector, attributes = {}, ...children) {
   node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return node;
 }
-const SVG_TAGS = new Set(["svg", "path", "line", "rect", "circle", "text", "g", "polyline", "polygon", "title", "defs", "marker"]);
+const SVG_TAGS = new Set([
+  "svg",
+  "path",
+  "line",
+  "rect",
+  "circle",
+  "text",
+  "g",
+  "polyline",
+  "polygon",
+  "title",
+  "defs",
+  "marker",
+]);
 
 export const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)} %`;
 export const short = (number) => {
@@ -34,29 +47,41 @@ export function announce(text) {
 export function randomBy(seed) {
   let state = seed >>> 0;
   return () => {
-    state = state + 0x6d2b79f5 >>> 0;
-    let mixed = Math.imul(state ^ state >>> 15, state | 1);
-    mixed ^= mixed + Math.imul(mixed ^ mixed >>> 7, mixed | 61);
-    return ((mixed ^ mixed >>> 14) >>> 0) / 2 ** 32;
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
   };
 }
 
 /** Return a menu: options are [value, text] pairs, or [group name, [[value, text], ...]]. */
 export function menu(label, options, value, onChange) {
   const option = ([key, text]) => el("option", { value: key, selected: key === value }, text);
-  const select = el("select", { "aria-label": label, onchange: () => onChange(select.value) }, options.map((entry) => (
-    Array.isArray(entry[1]) ? el("optgroup", { label: entry[0] }, entry[1].map(option)) : option(entry)
-  )));
+  const select = el(
+    "select",
+    { "aria-label": label, onchange: () => onChange(select.value) },
+    options.map((entry) =>
+      Array.isArray(entry[1]) ? el("optgroup", { label: entry[0] }, entry[1].map(option)) : option(entry),
+    ),
+  );
   return select;
 }
 
 const ICONS = {
-  start: "M7 5v14M19 5 9 12l10 7z", back: "m15 5-7 7 7 7", next: "m9 5 7 7-7 7", play: "M8 5v14l11-7z", pause: "M8 5v14M16 5v14",
+  start: "M7 5v14M19 5 9 12l10 7z",
+  back: "m15 5-7 7 7 7",
+  next: "m9 5 7 7-7 7",
+  play: "M8 5v14l11-7z",
+  pause: "M8 5v14M16 5v14",
 };
 
 export function icon(name) {
   const solid = name === "play" || name === "start";
-  return el("svg.icon", { viewBox: "0 0 24 24", "aria-hidden": "true", fill: solid ? "currentColor" : "none" }, el("path", { d: ICONS[name] }));
+  return el(
+    "svg.icon",
+    { viewBox: "0 0 24 24", "aria-hidden": "true", fill: solid ? "currentColor" : "none" },
+    el("path", { d: ICONS[name] }),
+  );
 }
 
 const SPEEDS = { slow: 1.5, steady: 5, fast: 20 };
@@ -72,10 +97,16 @@ export class Player {
 
   constructor({ trained, onChange, onMore }) {
     Object.assign(this, { trained, onChange, onMore });
-    const button = (name, picture, act) => el("button.round", { type: "button", "aria-label": name, title: name, onclick: act }, icon(picture));
+    const button = (name, picture, act) =>
+      el("button.round", { type: "button", "aria-label": name, title: name, onclick: act }, icon(picture));
     this.playButton = button("Play", "play", () => this.toggle());
     this.slider = el("input", {
-      type: "range", min: 0, max: 1, value: 0, step: 1, "aria-label": "Loop",
+      type: "range",
+      min: 0,
+      max: 1,
+      value: 0,
+      step: 1,
+      "aria-label": "Loop",
       oninput: () => {
         const wanted = Number(this.slider.value); // pausing draws the slider where it was
         this.pause();
@@ -85,19 +116,37 @@ export class Player {
     this.count = el("output.count");
     this.mark = el("span.trained", { "aria-hidden": "true" }, el("i"), el("span"));
     this.more = el("button.quiet", { type: "button", onclick: () => this.#addLoops() }, "Keep looping");
-    this.speedMenu = menu("Speed", [["slow", "Slow"], ["steady", "Steady"], ["fast", "Fast"]], this.speed, (speed) => {
-      this.speed = speed;
-      if (this.playing) this.#schedule();
-    });
-    this.element = el("div.player", { role: "group", "aria-label": "Loops" },
-      el("div.buttons", {},
-        button("Back to the start", "start", () => { this.pause(); this.show(0); }),
+    this.speedMenu = menu(
+      "Speed",
+      [
+        ["slow", "Slow"],
+        ["steady", "Steady"],
+        ["fast", "Fast"],
+      ],
+      this.speed,
+      (speed) => {
+        this.speed = speed;
+        if (this.playing) this.#schedule();
+      },
+    );
+    this.element = el(
+      "div.player",
+      { role: "group", "aria-label": "Loops" },
+      el(
+        "div.buttons",
+        {},
+        button("Back to the start", "start", () => {
+          this.pause();
+          this.show(0);
+        }),
         button("One loop back", "back", () => this.step(-1)),
         this.playButton,
-        button("One loop on", "next", () => this.step(1))),
+        button("One loop on", "next", () => this.step(1)),
+      ),
       el("div.track", {}, this.slider, this.mark),
       this.count,
-      el("div.extra", {}, this.speedMenu, this.more));
+      el("div.extra", {}, this.speedMenu, this.more),
+    );
     this.setTrained(trained);
   }
 
@@ -176,7 +225,10 @@ export class Player {
   #draw() {
     this.slider.value = this.loop;
     this.slider.style.setProperty("--share", this.loop / this.max);
-    this.slider.setAttribute("aria-valuetext", this.loop ? `after loop ${this.loop} of ${this.max}` : "before the first loop");
+    this.slider.setAttribute(
+      "aria-valuetext",
+      this.loop ? `after loop ${this.loop} of ${this.max}` : "before the first loop",
+    );
     this.count.replaceChildren(el("b", {}, String(this.loop)), ` / ${this.max}`, el("span.unseen", {}, " loops"));
     const label = this.playing ? "Pause" : "Play";
     this.playButton.replaceChildren(icon(this.playing ? "pause" : "play"));
@@ -188,8 +240,19 @@ export class Player {
   /** React to a key that no field has taken; return whether it was one of ours. */
   key(event) {
     const acts = {
-      " ": () => this.toggle(), ",": () => this.step(-1), ".": () => this.step(1), ArrowLeft: () => this.step(-1),
-      ArrowRight: () => this.step(1), Home: () => { this.pause(); this.show(0); }, End: () => { this.pause(); this.show(this.max); },
+      " ": () => this.toggle(),
+      ",": () => this.step(-1),
+      ".": () => this.step(1),
+      ArrowLeft: () => this.step(-1),
+      ArrowRight: () => this.step(1),
+      Home: () => {
+        this.pause();
+        this.show(0);
+      },
+      End: () => {
+        this.pause();
+        this.show(this.max);
+      },
     };
     if (!(event.key in acts)) return false;
     acts[event.key]();

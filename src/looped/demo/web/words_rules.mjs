@@ -4,7 +4,8 @@ import { Friendly } from "./friendly.mjs";
 
 export const LETTERS = "abcdefghijklmnopqrstuvwxyz";
 
-const SHORTER = 3, LONGER = 2; // how much shorter or longer the second string of an edited pair may be
+const SHORTER = 3,
+  LONGER = 2; // how much shorter or longer the second string of an edited pair may be
 
 const isEdited = (task) => task.name === "edit-distance" || task.pairs === "edited";
 const isNear = (task) => isEdited(task) && (task.lengths ?? "near") === "near";
@@ -28,25 +29,32 @@ function editDistance(task, first, second) {
       table[i][j] = Math.min(table[i][j - 1] + insert, table[i - 1][j] + remove, change);
     }
   }
-  return { table, path: walk(first, second, (i, j) => {
-    if (i && j && table[i][j] === table[i - 1][j - 1] + (first[i - 1] === second[j - 1] ? 0 : replace)) {
-      return first[i - 1] === second[j - 1] ? "keep" : "replace";
-    }
-    return i && (!j || table[i][j] === table[i - 1][j] + remove) ? "remove" : "insert";
-  }) };
+  return {
+    table,
+    path: walk(first, second, (i, j) => {
+      if (i && j && table[i][j] === table[i - 1][j - 1] + (first[i - 1] === second[j - 1] ? 0 : replace)) {
+        return first[i - 1] === second[j - 1] ? "keep" : "replace";
+      }
+      return i && (!j || table[i][j] === table[i - 1][j] + remove) ? "remove" : "insert";
+    }),
+  };
 }
 
 function commonSubsequence(first, second) {
   const table = Array.from({ length: first.length + 1 }, () => Array(second.length + 1).fill(0));
   for (let i = 1; i <= first.length; i++) {
     for (let j = 1; j <= second.length; j++) {
-      table[i][j] = first[i - 1] === second[j - 1] ? table[i - 1][j - 1] + 1 : Math.max(table[i][j - 1], table[i - 1][j]);
+      table[i][j] =
+        first[i - 1] === second[j - 1] ? table[i - 1][j - 1] + 1 : Math.max(table[i][j - 1], table[i - 1][j]);
     }
   }
-  return { table, path: walk(first, second, (i, j) => {
-    if (i && j && first[i - 1] === second[j - 1]) return "keep";
-    return i && (!j || table[i - 1][j] >= table[i][j - 1]) ? "remove" : "insert";
-  }) };
+  return {
+    table,
+    path: walk(first, second, (i, j) => {
+      if (i && j && first[i - 1] === second[j - 1]) return "keep";
+      return i && (!j || table[i - 1][j] >= table[i][j - 1]) ? "remove" : "insert";
+    }),
+  };
 }
 
 /** Walk back from the end of both words; `step` says how the best answer at (i, j) was come by. */
@@ -66,32 +74,42 @@ export function checkWords(task, first, second) {
   const words = [first, second].map((word) => word.trim().toLowerCase());
   const letters = LETTERS.slice(0, task.alphabet);
   const strange = [...words.join("")].find((letter) => !letters.includes(letter));
-  if (strange !== undefined) throw new Friendly(`This model knows the letters ${letters[0]} to ${letters.at(-1)}, but not “${strange}”.`);
+  if (strange !== undefined)
+    throw new Friendly(`This model knows the letters ${letters[0]} to ${letters.at(-1)}, but not “${strange}”.`);
   const most = [task.length, longestSecond(task)];
   words.forEach((word, i) => {
     const which = i ? "second" : "first";
     if (!word) throw new Friendly(`The ${which} word is empty. Type at least one letter.`);
-    if (word.length > most[i]) throw new Friendly(`The ${which} word has ${word.length} letters, and this model reads at most ${most[i]}.`);
+    if (word.length > most[i])
+      throw new Friendly(`The ${which} word has ${word.length} letters, and this model reads at most ${most[i]}.`);
   });
   return words;
 }
 
 /** Say in what a pair differs from those that a model was trained on; nothing where it does not. */
 export function unlikeTraining(task, first, second) {
-  const least = shortestTrained(task), span = least === task.length ? `exactly ${least}` : `${least} to ${task.length}`;
-  if (first.length < least) return `This model was trained on words of ${span} letters, so its answer for shorter ones is a guess. “Fill up” adds random letters to both.`;
+  const least = shortestTrained(task),
+    span = least === task.length ? `exactly ${least}` : `${least} to ${task.length}`;
+  if (first.length < least)
+    return `This model was trained on words of ${span} letters, so its answer for shorter ones is a guess. “Fill up” adds random letters to both.`;
   const gap = second.length - first.length;
-  if (isNear(task) && (gap < -SHORTER || gap > LONGER)) return `This model was trained on second words of ${first.length - SHORTER} to ${first.length + LONGER} letters beside a first word of ${first.length}.`;
-  if (!isNear(task) && second.length < least) return `This model was trained on words of ${span} letters, so its answer for shorter ones is a guess. “Fill up” adds random letters to both.`;
-  const used = new Set(first + second).size, most = task.max_letters ?? 26;
-  if (isEdited(task) && used > most) return `This model was trained on pairs with at most ${most} different letters, and these have ${used}.`;
+  if (isNear(task) && (gap < -SHORTER || gap > LONGER))
+    return `This model was trained on second words of ${first.length - SHORTER} to ${first.length + LONGER} letters beside a first word of ${first.length}.`;
+  if (!isNear(task) && second.length < least)
+    return `This model was trained on words of ${span} letters, so its answer for shorter ones is a guess. “Fill up” adds random letters to both.`;
+  const used = new Set(first + second).size,
+    most = task.max_letters ?? 26;
+  if (isEdited(task) && used > most)
+    return `This model was trained on pairs with at most ${most} different letters, and these have ${used}.`;
   return "";
 }
 
 /** Lay a pair out as tokens: first, bar, second, padding, equals sign. */
 export function encodeWords(task, first, second) {
   const tokens = Array(2 * task.length + slack(task) + 2).fill(0);
-  [...first, "|", ...second].forEach((letter, i) => { tokens[i] = letter === "|" ? task.alphabet + 1 : LETTERS.indexOf(letter) + 1; });
+  [...first, "|", ...second].forEach((letter, i) => {
+    tokens[i] = letter === "|" ? task.alphabet + 1 : LETTERS.indexOf(letter) + 1;
+  });
   tokens[tokens.length - 1] = task.alphabet + 2;
   return tokens;
 }
@@ -103,17 +121,24 @@ export function drawPair(task, random) {
   const [fewest, most] = isEdited(task)
     ? [task.min_letters ?? 3, task.max_letters ?? 10]
     : [task.min_letters ?? task.alphabet, task.max_letters ?? task.alphabet];
-  const all = [...LETTERS.slice(0, task.alphabet)], letters = [];
-  for (let count = fewest + below(most - fewest + 1); count > 0; count--) letters.push(all.splice(below(all.length), 1)[0]);
+  const all = [...LETTERS.slice(0, task.alphabet)],
+    letters = [];
+  for (let count = fewest + below(most - fewest + 1); count > 0; count--)
+    letters.push(all.splice(below(all.length), 1)[0]);
   const word = (size) => Array.from({ length: size }, () => letters[below(letters.length)]);
   const first = word(length);
-  if (!isEdited(task)) return [first.join(""), word(shortestTrained(task) + below(task.length - shortestTrained(task) + 1)).join("")];
-  const [low, high] = isNear(task) ? [Math.max(1, length - SHORTER), length + LONGER] : [shortestTrained(task), task.length];
+  if (!isEdited(task))
+    return [first.join(""), word(shortestTrained(task) + below(task.length - shortestTrained(task) + 1)).join("")];
+  const [low, high] = isNear(task)
+    ? [Math.max(1, length - SHORTER), length + LONGER]
+    : [shortestTrained(task), task.length];
   if (random() < 0.4) return [first.join(""), word(low + below(high - low + 1)).join("")];
   for (;;) {
     const copy = first.slice();
     for (let edits = task.edits === "uniform" ? 1 + below(length) : length; edits > 0; edits--) {
-      const place = below(Math.max(copy.length, 1)), letter = letters[below(letters.length)], action = copy.length ? below(3) : 2;
+      const place = below(Math.max(copy.length, 1)),
+        letter = letters[below(letters.length)],
+        action = copy.length ? below(3) : 2;
       if (action === 2) copy.splice(place, 0, letter);
       else copy.splice(place, 1, ...(action === 1 ? [letter] : []));
     }
@@ -123,9 +148,11 @@ export function drawPair(task, random) {
 
 /** Add random letters to the end of both words until they have the length of training. */
 export function fillUp(task, first, second, random) {
-  const least = shortestTrained(task), used = [...new Set(first + second)];
+  const least = shortestTrained(task),
+    used = [...new Set(first + second)];
   const letters = used.length > 1 ? used : [...LETTERS.slice(0, task.alphabet)];
-  const more = (count) => Array.from({ length: Math.max(count, 0) }, () => letters[Math.floor(random() * letters.length)]).join("");
+  const more = (count) =>
+    Array.from({ length: Math.max(count, 0) }, () => letters[Math.floor(random() * letters.length)]).join("");
   const tail = more(least - first.length);
   const filled = [first + tail, second + tail];
   return [filled[0], filled[1].slice(0, longestSecond(task)) + more(least - filled[1].length)];

@@ -14,23 +14,28 @@ let states = [];
 
 /** Let waiting messages in: by a channel, since a timeout would be held back to 4 ms. */
 const breathe = (() => {
-  const channel = new MessageChannel(), waiting = [];
+  const channel = new MessageChannel(),
+    waiting = [];
   channel.port1.onmessage = () => waiting.shift()();
-  return () => new Promise((resolve) => {
-    waiting.push(resolve);
-    channel.port2.postMessage(null);
-  });
+  return () =>
+    new Promise((resolve) => {
+      waiting.push(resolve);
+      channel.port2.postMessage(null);
+    });
 })();
 
 function decode(base64) {
-  const text = atob(base64), bytes = new Uint8Array(text.length);
+  const text = atob(base64),
+    bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   return bytes;
 }
 
 /** Turn one position's scores into probabilities, in place; return the likeliest class and the entropy in bits. */
 function toProbabilities(scores) {
-  let best = 0, sum = 0, entropy = 0;
+  let best = 0,
+    sum = 0,
+    entropy = 0;
   for (let k = 1; k < scores.length; k++) if (scores[k] > scores[best]) best = k;
   const top = scores[best];
   for (let k = 0; k < scores.length; k++) sum += scores[k] = Math.exp(scores[k] - top);
@@ -43,12 +48,17 @@ function toProbabilities(scores) {
 
 /** What the page learns after a loop. */
 function frame(attention) {
-  const values = session.read(), { seq } = session, outputs = model.outputs;
+  const values = session.read(),
+    { seq } = session,
+    outputs = model.outputs;
   const report = { loop: session.done, change: session.change, size: session.size, outputs, attention };
   if (model.spec.kind === "vectors") return { ...report, values };
-  const classes = new Int32Array(seq), confidence = new Float32Array(seq), entropy = new Float32Array(seq);
+  const classes = new Int32Array(seq),
+    confidence = new Float32Array(seq),
+    entropy = new Float32Array(seq);
   for (let t = 0; t < seq; t++) {
-    const row = values.subarray(t * outputs, (t + 1) * outputs), found = toProbabilities(row);
+    const row = values.subarray(t * outputs, (t + 1) * outputs),
+      found = toProbabilities(row);
     classes[t] = found.best;
     confidence[t] = row[found.best];
     entropy[t] = found.entropy;
@@ -93,7 +103,9 @@ const ANSWERS = {
     if (keep) states = trace;
     return {
       outputs: trace.map(({ outputs }) => outputs.map(([value]) => value.toNumber())),
-      weights: keep ? trace.map(({ weights }) => weights.map((head) => head.map((row) => row.map((weight) => weight.toNumber())))) : null,
+      weights: keep
+        ? trace.map(({ weights }) => weights.map((head) => head.map((row) => row.map((weight) => weight.toNumber()))))
+        : null,
     };
   },
 
