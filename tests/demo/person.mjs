@@ -166,7 +166,7 @@ const visits = {
 
   async own(page) {
     await page.click("#tab-own");
-    const { model, foreign, language, cut } = facts.own;
+    const { model, small, foreign, language, cut } = facts.own;
     const input = "#panel-own input[type=file]";
     for (const [path, words] of [
       [foreign, "not a safetensors file"],
@@ -182,6 +182,14 @@ const visits = {
     await page.click("#panel-own tbody tr:nth-child(1) button");
     await page.until(shown("sudoku"));
     await page.until(`document.querySelector("#panel-sudoku .card header select").value.startsWith("own/")`);
+
+    // a small standard model of another board: one loop, and its own example
+    await page.click("#tab-own");
+    await page.files(input, [small]);
+    await page.until(noteSays("own", "small is ready"));
+    await page.click("#panel-own tbody tr:nth-child(2) button");
+    await page.until(`document.querySelectorAll("#panel-sudoku .card:nth-child(1) .cell").length === 16`);
+    await page.until(`${loopOf("sudoku")} === 1`);
   },
 };
 

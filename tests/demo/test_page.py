@@ -4,8 +4,11 @@ import json
 from fractions import Fraction
 
 import numpy as np
+import safetensors.torch
 
 from looped import theory
+from looped.config import ModelConfig
+from looped.models.model import build_model
 from looped.models.pretrained import model_card, shipped_path
 from looped.tasks import TASKS
 from looped.tasks.sudoku.exact_cover import all_solutions
@@ -103,11 +106,21 @@ def theory_facts():
     return {"function": "attn", "cells": 3, "fault": fault, "x": steps, "right": str(right), "wrong": str(wrong)}
 
 
+def small_model():
+    """Return the file of an untrained standard model of 4x4 Sudoku."""
+    task = TASKS["sudoku"](side=4)
+    config = ModelConfig("standard", dim=16, num_heads=2, num_layers=2, positions="coordinates")
+    example = {"inputs": [[1, 2, 3, 4, *[0] * 12]]}
+    about = {"config": {"model": vars(config), "task": {"name": "sudoku", **vars(task)}}, "example": example}
+    return safetensors.torch.save(dict(build_model(config, task.spec).state_dict()), {"looped": json.dumps(about)})
+
+
 def own_files(tmp_path):
-    """Return paths of a model to add, and of three files that are no such thing."""
+    """Return paths of two models to add, and of three files that the page cannot take."""
     content = shipped_path(next(name for name in SHIPPED if name.startswith("sudoku/"))).read_bytes()
     files = {
         "model": content,
+        "small": small_model(),
         "foreign": b"PNG and nothing that a model would be made of",
         "cut": content[: len(content) // 2],
         "language": content.replace(b'\\"name\\": \\"sudoku\\"', b'\\"name\\": \\"letter\\"'),

@@ -202,7 +202,7 @@ export class CountdownTab {
           el(
             "span.sum",
             {},
-            texts.map((text, i) => el("span", { style: { opacity: (0.2 + 0.8 * sure[i]).toFixed(2) } }, text)),
+            texts.map((text, i) => el("span", { style: { opacity: (0.4 + 0.6 * sure[i]).toFixed(2) } }, text)),
           ),
           fault ? el("span.bad", {}, `✗ ${fault}`) : el("span.good", {}, "✓ true"),
         ),

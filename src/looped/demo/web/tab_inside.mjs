@@ -449,7 +449,7 @@ export class InsideTab {
           `button.cell${clue ? ".given" : ""}${place === this.query ? ".selected" : ""}`,
           {
             type: "button",
-            "aria-label": `${this.#place(place)}: weight ${percent(weight)}`,
+            "aria-label": `${this.#place(place)}: ${digit || "open"}, weight ${percent(weight)}`,
             style: { "--weight": share(weight) },
             onclick: pick(place),
           },

@@ -57,7 +57,9 @@ export class OwnTab {
               el(
                 "tr",
                 {},
-                ["Model", "Loops", "Parameters", "Test", ""].map((text) => el("th", { scope: "col" }, text)),
+                ["Model", "Loops", "Parameters", "Test", el("span.unseen", {}, "Watch")].map((text) =>
+                  el("th", { scope: "col" }, text),
+                ),
               ),
             ),
             this.list,

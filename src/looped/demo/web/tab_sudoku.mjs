@@ -107,11 +107,8 @@ class Board {
           mark.style.opacity = frame.probabilities[cell * outputs + i + 1].toFixed(2);
         });
       const place = `row ${Math.floor(cell / this.side) + 1}, column ${(cell % this.side) + 1}`;
-      const content = given
-        ? `clue ${clues[cell]}`
-        : frame
-          ? `model says ${digits[cell]}, ${percent(sure)} sure`
-          : "open";
+      const opinion = `${pencil ? "undecided, perhaps" : "model says"} ${digits[cell]}, ${percent(sure)} sure`;
+      const content = given ? `clue ${clues[cell]}` : frame ? opinion : "open";
       node.setAttribute("aria-label", `${place}: ${content}${clashes[cell] ? ", conflict" : ""}`);
     });
     return {
