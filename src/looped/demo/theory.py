@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from looped import theory
-from looped.theory.constructions.approximate import BUILDERS, Plan
+from looped.theory.constructions import CONSTRUCTIONS
 from looped.theory.constructions.paper import FAULTS
 from looped.theory.grid import Grid
 from looped.theory.network import Form, LoopedNetwork
@@ -35,8 +35,8 @@ def theory_data() -> str:
     forms = _Forms()
     networks = {}
     for tokens, cells in GRIDS:
-        for variant in BUILDERS:
-            if Plan(variant, Grid(1, tokens, cells), BITS).loops > MOST_LOOPS:
+        for variant, construction in CONSTRUCTIONS.items():
+            if construction(Grid(1, tokens, cells), BITS).loops > MOST_LOOPS:
                 continue
             for function in FUNCTIONS:
                 key = f"{function}/{tokens}/{cells}/{variant}"
