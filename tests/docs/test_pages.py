@@ -1,0 +1,115 @@
+"""The code, commands and links of the README and the docs work as they stand there."""
+
+import csv
+import re
+import shutil
+
+import pytest
+import torch
+import tyro
+
+from looped.cli.main import main
+from tests.docs.pages import PAGES, anchors, blocks, commands, links
+from tests.paths import ROOT
+
+README, LIBRARY = ROOT / "README.md", ROOT / "docs" / "library.md"
+COMMANDS = sorted({tuple(command) for page in PAGES for command in commands(page)})
+SLOW = {"train", "eval", "bench", "inspect"}  # verbs that train, measure, or need a run
+
+
+def is_quick(command: tuple[str, ...]) -> bool:
+    """Return whether a command ends in seconds: it neither trains nor generates a pool of Sudokus (`--index`)."""
+    return command[0] not in SLOW and "--index" not in command and not any(word.startswith("runs/") for word in command)
+
+
+class Parsed(BaseException):
+    """Raised instead of carrying out a command that the real parser accepted."""
+
+
+def page_id(page):
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_id)
+def test_python_blocks_run_in_order(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks(page, "python"):
+        exec(compile(block, page.name, "exec"), names)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_are_accepted_by_the_parser(command, monkeypatch, capsys):
+    original = tyro.cli
+
+    def parse_only(*arguments, **options):
+        original(*arguments, **options)
+        raise Parsed
+
+    monkeypatch.setattr(tyro, "cli", parse_only)
+    with pytest.raises(Parsed):
+        assert main(list(command)) == 0, capsys.readouterr().err
+
+
+QUICK = [command for page in (README, ROOT / "docs" / "quickstart.md") for command in map(tuple, commands(page))]
+
+
+@pytest.mark.parametrize("command", sorted({*filter(is_quick, QUICK)}), ids=" ".join)
+def test_quick_commands_of_the_first_pages_run(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
+    code = main(list(command))
+    assert code == 0, capsys.readouterr().err
+    if command[0] == "solve" and "--json" not in command and "--loops" not in command and "--svg" not in command:
+        assert "\nright" in capsys.readouterr().out  # what people see first is right
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_lead_to_files_and_headings(page):
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        other = (page.parent / path).resolve() if path else page
+        assert other.exists() or path == "api.md", target  # `make docs` writes the API page
+        assert not anchor or anchor in anchors(other), target
+
+
+def test_readme_fits_on_a_few_screens():
+    assert len(README.read_text().splitlines()) <= 150
+
+
+def test_readme_names_make_targets_that_exist():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert {name for page in PAGES for name in re.findall(r"`make ([\w-]+)`", page.read_text())} <= targets
+    assert shutil.which("make") is None or {"paper", "test", "setup"} <= targets
+
+
+RESULT = re.compile(r"^\| .*? \| [\d.]+ % \| ([\d.]+) % \| (\w+), (?:r = )?(\d+)[^|]*\| ([\d.]+) M \|", re.MULTILINE)
+
+
+def test_readme_results_are_records():
+    """Each of the six results is one record: its accuracy, model, depth and number of training examples."""
+    with (ROOT / "results" / "index.csv").open() as file:
+        records = {
+            (f"{100 * float(row['value']):.1f}", row["block"], f"{int(row['samples']) / 1e6:.1f}"): row
+            for row in csv.DictReader(file)
+            if row["metric"] == "accuracy"
+        }
+    results = RESULT.findall(README.read_text())
+    assert len(results) == 6
+    for accuracy, block, depth, samples in results:
+        record = records[accuracy, block, samples]
+        assert depth == (record["layers"] if block == "standard" else record["loops"])
+
+
+def test_library_classifier_ignores_padding():
+    """The classifier of the page gives each sequence of a padded batch the scores that it gets alone."""
+    names: dict = {}
+    exec(blocks(LIBRARY, "python")[0], names)
+    model = names["Classifier"](10, 2).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)  # gates are closed in a fresh model
+    for num_loops in (None, 12):
+        alone = torch.cat([model(sequence[None], num_loops) for sequence in names["sequences"]])
+        torch.testing.assert_close(model(names["padded"], num_loops), alone, rtol=1e-10, atol=1e-10)
+    assert not torch.allclose(model(names["padded"], 12), model(names["padded"]))
