@@ -13,8 +13,8 @@ _HOMES = {
     "looped.inference": ("Frame", "Run", "load", "load_run", "solve"),
     "looped.models": ("LoopModel", "LoopStack", "build_model"),
     "looped.models.from_theory": ("from_theory",),
-    "looped.recipes": ("recipe",),
-    "looped.tasks": ("TASKS", "Batch", "Spec", "Task"),
+    "looped.recipes": ("configure", "recipe"),
+    "looped.tasks": ("TASKS", "Batch", "Spec", "Task", "make_task"),
     "looped.training": ("Trainer", "evaluate", "train"),
     "looped.utils.errors": ("InputError",),
 }
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from looped.inference import Frame, Run, load, load_run, solve
     from looped.models import LoopModel, LoopStack, build_model
     from looped.models.from_theory import from_theory
-    from looped.recipes import recipe
-    from looped.tasks import TASKS, Batch, Spec, Task
+    from looped.recipes import configure, recipe
+    from looped.tasks import TASKS, Batch, Spec, Task, make_task
     from looped.training import Trainer, evaluate, train
     from looped.utils.errors import InputError
 

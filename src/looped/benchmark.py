@@ -1,7 +1,7 @@
-"""How fast a machine trains and runs looped models: every engine in one run, held against plain PyTorch in it.
+"""Benchmark training and inference: every engine in one run, compared with plain PyTorch in the same run.
 
-A row counts the work that the model asks for (three forward passes of products a step); what an engine computes twice
-does not count.
+A row counts the FLOPs of the model (a training step has three times those of a forward pass). FLOPs that an engine
+spends on recomputation do not count.
 """
 
 import gc
@@ -28,11 +28,11 @@ Varied = Literal["loops", "tokens", "batch", "remat"]
 VARIED: tuple[Varied, ...] = get_args(Varied)
 WARM_UPS, SECONDS = 4, 1.5
 CHECKED_LOOPS = 4
-"""loops of the check: after many, rounding has the last word in every engine"""
+"""loops of the gradient check; after many loops rounding dominates in every engine"""
 
 
 class Preset(NamedTuple):
-    """A model, the shape of its data and the batch sizes that are measured."""
+    """A model, the shape of its data and the batch sizes to measure."""
 
     model: ModelConfig
     spec: Spec
@@ -63,6 +63,7 @@ PRESETS = {
 
 
 def preset(name: str) -> Preset:
+    """Return a preset. Raise InputError if there is none of that name."""
     require_one_of("preset", name, PRESETS)
     return PRESETS[name]
 
@@ -75,7 +76,7 @@ def bench_train(
     device: Device = "auto",
     **change: Any,
 ) -> Iterator[dict[str, Any]]:
-    """One row per engine and batch: a whole training step, with AdamW. `change` replaces fields of the model."""
+    """Yield one row per engine and batch for a training step with AdamW. `change` replaces fields of the model."""
     yield from _rows(_train_row, name, engines, batches, device, change)
 
 
@@ -87,7 +88,7 @@ def bench_infer(
     device: Device = "auto",
     **change: Any,
 ) -> Iterator[dict[str, Any]]:
-    """One row per engine and batch: the answer after the last loop."""
+    """Yield one row per engine and batch for the answer after the last loop."""
     yield from _rows(_infer_row, name, engines, batches, device, change)
 
 
@@ -111,8 +112,10 @@ def _rows(
 def bench_scaling(
     name: str, *, varied: Collection[Varied] = VARIED, device: Device = "auto", engine: Engine | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Time and memory of a step against loops, tokens and batch, each doubled three times from an eighth; and what it
-    is to compute loops again in the backward pass, up to ten times as many of them."""
+    """Yield time and memory of a step for growing loops, tokens and batch, each doubled three times from an eighth.
+
+    Rematerialisation is measured too, with up to ten times as many loops.
+    """
     chosen = preset(name)
     place = choose_device(device)
     engine = engine or ("fused" if place.type == "cuda" else "eager")
@@ -139,7 +142,7 @@ def _scaled_row(
 
 
 def matrix_rate(device: torch.device) -> float:
-    """TFLOP/s of a large product, in bfloat16 on a GPU: the ceiling that rows are held against, measured once a run."""
+    """Return the TFLOP/s of a large matmul (bfloat16 on a GPU), measured once per run as the ceiling for all rows."""
     return _matrix_rate(device, torch.get_num_threads())
 
 
@@ -151,7 +154,7 @@ def _matrix_rate(device: torch.device, _threads: int) -> float:
 
 
 RowOf = Callable[[ModelConfig, Spec, int, Engine, torch.device], dict[str, Any]]
-"""What one engine measures at one batch size, and which engine it was: where one falls back, another."""
+"""Measures one engine at one batch size. The row names the engine that ran, which may be a fallback."""
 
 
 def _infer_row(config: ModelConfig, spec: Spec, batch: int, engine: Engine, device: torch.device) -> dict[str, Any]:
@@ -208,7 +211,7 @@ def _speed(batch: int, seconds: float, work: int, device: torch.device) -> dict[
 
 
 def gradient_error(config: ModelConfig, spec: Spec, engine: Engine, device: torch.device) -> float:
-    """Relative distance of an engine's gradient from that of plain PyTorch in float32, after a few loops."""
+    """Return the relative distance of an engine's gradient from plain PyTorch in float32, after a few loops."""
     few = replace(config, num_loops=min(config.num_loops, CHECKED_LOOPS))
     data = _batch(spec, 2, device)
     found = []
@@ -224,7 +227,7 @@ def gradient_error(config: ModelConfig, spec: Spec, engine: Engine, device: torc
 
 
 def _opened(config: ModelConfig, spec: Spec) -> LoopModel:
-    """A model whose gates are open: at its start a gated block does nothing, and nothing would be checked."""
+    """Return a model with open gates, because a gated block does nothing at initialisation."""
     model = build_model(config, spec)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -242,7 +245,7 @@ def _batch(spec: Spec, size: int, device: torch.device) -> TensorBatch:
 
 
 def _seconds_to_prepare(call: Callable[[], object], device: torch.device) -> float:
-    """Until all is compiled and captured."""
+    """Return the seconds until everything is compiled and captured."""
     started = time.monotonic()
     for _ in range(WARM_UPS):
         call()
@@ -251,7 +254,7 @@ def _seconds_to_prepare(call: Callable[[], object], device: torch.device) -> flo
 
 
 def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Of one call, over as many as fit into a while."""
+    """Return the seconds of one call, averaged over as many calls as fit into about SECONDS."""
     call()
     _wait(device)
     started, calls, more = time.perf_counter(), 0, 1
@@ -260,14 +263,14 @@ def _seconds(call: Callable[[], object], device: torch.device) -> float:
             call()
         _wait(device)
         calls += more
-        more = calls  # the number doubles, so that waiting for the device costs nothing
+        more = calls  # double the number, so that synchronisation costs little
     return spent / calls
 
 
 def _forget_memory(device: torch.device) -> None:
-    """Of what was measured before."""
+    """Free the memory of the previous measurement."""
     if device.type == "cuda":
-        gc.collect()  # a stepper and its graphs know each other
+        gc.collect()  # a stepper and its CUDA graphs refer to each other
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
@@ -282,10 +285,10 @@ def _peak_gib(device: torch.device) -> float | None:
 
 
 def machine(device: Device = "auto") -> dict[str, Any]:
-    """What the rows were measured on."""
+    """Return hardware, version and matmul rate of the machine."""
     place = choose_device(device)
     return {
         "hardware": describe_device(place),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "matrix_tflops": round(matrix_rate(place), 3),
     }

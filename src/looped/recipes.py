@@ -5,7 +5,7 @@ with answers for all prefixes, `laptop` a small version of `fast` for two CPU co
 flag or `dataclasses.replace` overrides it.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from looped.config import ModelConfig, RunConfig
@@ -225,3 +225,21 @@ def recipe(name: str, task: str, block: str = "looped") -> RunConfig:
             train=config.train.override(**part.get("train", {})),
         )
     return config
+
+
+def configure(name: str, task: str, block: str = "looped", *, seed: int = 0, **settings: Any) -> RunConfig:
+    """Return a recipe's config with some settings of the task, the model or the training changed by name."""
+    config = recipe(name, task, block)
+    of_task = {each.name for each in fields(config.task)}
+    of_model = {each.name for each in fields(ModelConfig)}
+    parts: dict[str, dict[str, Any]] = {"task": {}, "model": {}, "train": {}}
+    for setting, value in settings.items():
+        part = "task" if setting in of_task else "model" if setting in of_model else "train"
+        parts[part][setting] = value
+    return replace(
+        config,
+        task=replace(config.task, **parts["task"]),
+        model=replace(config.model, **parts["model"]),
+        train=config.train.override(**parts["train"]),
+        seed=seed,
+    )

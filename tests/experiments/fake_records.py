@@ -11,7 +11,7 @@ import numpy as np
 from looped.config import RunConfig
 from looped.experiments.records import Record, run_key
 from looped.experiments.spec import Experiment
-from looped.training.evaluation import wilson
+from looped.utils.stats import wilson
 
 
 def fake_records(experiments: Iterable[Experiment], num_seeds: int = 1) -> dict[str, Record]:
@@ -32,11 +32,11 @@ def fake_record(config: RunConfig, target: float | None = None, experiment: Expe
     """The record of a run that reached about `target`, with every part that this kind of run may have."""
     draws = np.random.default_rng(int(hashlib.sha256(run_key(config).encode()).hexdigest()[:8], 16))
     test = evaluation(config, "test", draws, target)
-    measures = experiment.measures if experiment else None
+    plan = experiment.eval_plan if experiment else None
     sets = {}
-    if measures:
-        times = {name: evaluation(config, "test", draws, target) for name in measures.extrapolation}
-        sizes = {f"{share:g} n": evaluation(config, "test", draws, 0.4) for share in measures.sizes}
+    if plan:
+        times = {name: evaluation(config, "test", draws, target) for name in plan.extrapolation}
+        sizes = {f"{share:g} n": evaluation(config, "test", draws, 0.4) for share in plan.sizes}
         sets = times | sizes
     if config.task.name == "sudoku":
         sets |= {name: evaluation(config, "test", draws, share) for name, share in
@@ -57,7 +57,7 @@ def fake_record(config: RunConfig, target: float | None = None, experiment: Expe
         train=evaluation(config, "train", draws, min(1.0, (target or 0.6) + 0.02)),
         sets=sets,
         extra={"continuity": {"coefficient": float(draws.uniform(20, 130)), "samples": 64}}
-        if measures and measures.continuity
+        if plan and plan.continuity
         else {},
         curve=_curve(config, test, draws),
         commit="0123456789abcdef+",

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 
 def test_runs_are_trained_and_tested_on_the_gpu(tmp_path):
-    made = experiment("table1", "smoke").select(["ED40:TF", "ED40:timestep r=2"])
+    made = experiment("table1", "smoke").select(["ED40:standard", "ED40:modulated r=2"])
     cells = []
     for cell in made.cells:
         model = replace(cell.config.model, dim=64, precision="bfloat16")

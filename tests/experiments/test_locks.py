@@ -15,7 +15,7 @@ from looped.experiments.tables import experiment
 from looped.experiments.worker import finish_cell
 from looped.utils.errors import InputError
 
-MADE = experiment("table1", "smoke").select(["ED40:timestep r=4"])
+MADE = experiment("table1", "smoke").select(["ED40:modulated r=4"])
 CONFIG = MADE.cells[0].config
 
 
@@ -162,7 +162,7 @@ def failing_run(error):
 def test_a_machine_that_fails_a_run_is_told_in_one_line(error, expected, monkeypatch, tmp_path):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(worker, "finish_run", failing_run(error))
-    outcome = finish_cell(CONFIG, str(tmp_path), MADE.measures)
+    outcome = finish_cell(CONFIG, str(tmp_path), MADE.eval_plan)
     assert outcome.state == "failed"
     assert expected in outcome.text
     assert "\n" not in outcome.text
@@ -172,7 +172,7 @@ def test_a_bug_is_not_hidden(monkeypatch, tmp_path):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(worker, "finish_run", failing_run(RuntimeError("shapes do not fit")))
     with pytest.raises(RuntimeError, match="shapes"):
-        finish_cell(CONFIG, str(tmp_path), MADE.measures)
+        finish_cell(CONFIG, str(tmp_path), MADE.eval_plan)
 
 
 def test_all_experiments_are_gone_through_before_a_failure_is_told(monkeypatch, tmp_path, capsys):
@@ -181,14 +181,14 @@ def test_all_experiments_are_gone_through_before_a_failure_is_told(monkeypatch, 
     def run(one, *_, **__):
         seen.append(one.id)
         if one.id == "table1":
-            raise runner.CellsFailed("ED40, TF could not be finished: CUDA out of memory")
+            raise runner.CellsFailed("ED40, standard could not be finished: CUDA out of memory")
         return True
 
     monkeypatch.setattr(runner, "run_experiment", run)
     words = ["table1", "table2", "--scale", "smoke", "--root", str(tmp_path / "runs"), "--results", str(tmp_path)]
     assert main(["paper", "run", *words]) == 2
     assert seen == ["table1", "table2"]
-    assert "table1: ED40, TF could not be finished: CUDA out of memory" in capsys.readouterr().err
+    assert "table1: ED40, standard could not be finished: CUDA out of memory" in capsys.readouterr().err
 
 
 def test_a_run_in_work_says_so_before_its_first_step(tmp_path):

@@ -21,7 +21,7 @@ from looped.experiments.records import (
     save_record,
     training_curve,
 )
-from looped.experiments.report.cells import measured_cells
+from looped.experiments.report.compare import cell_results
 from looped.experiments.spec import Cell
 from looped.experiments.tables import experiment
 from looped.experiments.worker import finish_run
@@ -30,7 +30,7 @@ from looped.training.schedules import trained_size
 from looped.utils.errors import InputError
 from tests.experiments.fake_records import fake_record
 
-MADE = experiment("table1", "smoke").select(["ED40:timestep r=4"])
+MADE = experiment("table1", "smoke").select(["ED40:modulated r=4"])
 CONFIG = MADE.cells[0].config
 
 
@@ -38,7 +38,7 @@ CONFIG = MADE.cells[0].config
 def runs(tmp_path_factory):
     root = tmp_path_factory.mktemp("records") / "runs"
     for seed in (0, 1):
-        assert finish_run(replace(CONFIG, seed=seed), root, MADE.measures).state == "finished"
+        assert finish_run(replace(CONFIG, seed=seed), root, MADE.eval_plan).state == "finished"
     return root
 
 
@@ -91,7 +91,7 @@ def test_a_field_of_nonsense_is_named_with_its_file(field, record, tmp_path, cap
         read_record(path)
     assert str(path) in str(caught.value)
     assert f"{field!r}" in str(caught.value)
-    smallest = ["table1", "--scale", "smoke", "--cells", "ED40:TF"]
+    smallest = ["table1", "--scale", "smoke", "--cells", "ED40:standard"]
     for words in (["status", "table1"], ["report", "--out", str(tmp_path / "out")], ["run", *smallest]):
         places = ["--results", str(path.parent), "--root", str(tmp_path / "runs")]
         assert main(["paper", *words, *places]) == 2
@@ -204,7 +204,7 @@ def test_what_could_not_be_read_again_is_not_written(record, tmp_path):
 
 
 def test_loop_counts_that_are_not_finite_are_left_out_with_a_note(tmp_path, monkeypatch):
-    measures = replace(MADE.measures, sizes=(0.5,))
+    plan = replace(MADE.eval_plan, sizes=(0.5,))
 
     def overflowing(*arguments, example_size=None, **named):
         found = evaluate(*arguments, example_size=example_size, **named)
@@ -216,15 +216,15 @@ def test_loop_counts_that_are_not_finite_are_left_out_with_a_note(tmp_path, monk
     usual = trained_size(CONFIG)
     sizes = {0.5: round(0.5 * usual)}
     monkeypatch.setattr("looped.training.evaluation.evaluate", overflowing)
-    assert finish_run(CONFIG, tmp_path, measures).state == "finished"
+    assert finish_run(CONFIG, tmp_path, plan).state == "finished"
     record = read_record(tmp_path / CONFIG.folder_name / RECORD_NAME)
     assert [row["loops"] for row in record.test["rows"]] == [1, 2, 3, 4, 5, 6]
     assert record.sets == {}
     assert record.note == (
         "the test is not finite at 7, 8 loops; without the test set '0.5 n' (not finite at the trained loops)"
     )
-    assert not lacking(record, CONFIG, measures), "it would be tried again and again"
-    assert lacking(record, CONFIG, replace(measures, sizes=(0.5, 1.0)))
+    assert not lacking(record, CONFIG, plan), "it would be tried again and again"
+    assert lacking(record, CONFIG, replace(plan, sizes=(0.5, 1.0)))
 
 
 def test_a_test_that_is_not_finite_at_the_trained_loops_is_a_failed_try(tmp_path, monkeypatch):
@@ -233,8 +233,8 @@ def test_a_test_that_is_not_finite_at_the_trained_loops_is_a_failed_try(tmp_path
         return {**found, "rows": [{**row, "loss": math.nan} for row in found["rows"]]}
 
     monkeypatch.setattr("looped.training.evaluation.evaluate", overflowing)
-    with pytest.raises(InputError, match="finite numbers in the test at 4 loops"):
-        finish_run(CONFIG, tmp_path, MADE.measures)
+    with pytest.raises(InputError, match="finite numbers at 4 loops"):
+        finish_run(CONFIG, tmp_path, MADE.eval_plan)
     (record,) = load_records(None, tmp_path).values()
     assert not record.finished
     assert "finite numbers" in record.note
@@ -249,7 +249,7 @@ def test_a_result_of_nonsense_is_named(change, runs, tmp_path):
     whole = {} if "finished" in change else json.loads(path.read_text())
     path.write_text(json.dumps({**whole, **change}))
     with pytest.raises(InputError, match=r"result\.json: \w+: expected"):
-        finish_run(CONFIG, tmp_path, MADE.measures)
+        finish_run(CONFIG, tmp_path, MADE.eval_plan)
 
 
 def test_configs_that_are_none_and_fields_that_are_unknown_are_refused(record):
@@ -267,7 +267,7 @@ def test_an_unfinished_try_needs_no_test_but_shows_nothing(record, tmp_path):
     save_record(tmp_path / "one.json", failed)
     known = load_records(tmp_path, None)
     assert known[record.key].note == failed.note
-    assert measured_cells(MADE, known) == []
+    assert cell_results(MADE, known) == []
     save_record(tmp_path / "two.json", record)  # a finished one speaks, whatever the order of the files
     assert load_records(tmp_path, None)[record.key].finished
 
@@ -276,10 +276,10 @@ def test_records_are_found_by_their_config_and_by_seed(runs, tmp_path):
     collect(load_records(None, runs).values(), tmp_path)
     for path in list(tmp_path.iterdir()):
         path.rename(tmp_path / f"renamed-{path.name}")
-    (found,) = measured_cells(MADE, load_records(tmp_path, None))
+    (found,) = cell_results(MADE, load_records(tmp_path, None))
     assert [one.config.seed for one in found.records] == [0, 1]
     other = replace(MADE.cells[0], config=replace(CONFIG, model=replace(CONFIG.model, dim=16)))
-    assert measured_cells(replace(MADE, cells=(other,)), load_records(tmp_path, None)) == []
+    assert cell_results(replace(MADE, cells=(other,)), load_records(tmp_path, None)) == []
 
 
 def test_the_runs_own_record_wins_over_the_collected_one(runs, record, tmp_path):
@@ -368,7 +368,7 @@ def test_collect_writes_an_index_with_one_row_per_record(record, tmp_path):
 
 def test_collecting_an_experiment_takes_every_seed_of_its_runs(runs, tmp_path, capsys):
     words = ["paper", "collect", "table1", "--scale", "smoke", "--root", str(runs), "--results", str(tmp_path)]
-    assert main([*words, "--cells", "ED40:TF", "--json"]) == 0
+    assert main([*words, "--cells", "ED40:standard", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["written"] == []
     assert main([*words, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["written"]) == 2

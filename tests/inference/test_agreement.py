@@ -1,33 +1,17 @@
-"""When two measurements agree: shares by Fisher's exact test, means by their distance."""
+"""When two measurements agree: proportions by Fisher's exact test, means by their distance."""
 
 from fractions import Fraction
-from math import comb
 
 import numpy as np
 import pytest
 
-from looped.inference.shipping import agree, chance_of_shares
+from looped.inference.shipping import agree
 from looped.models.pretrained import ShippedScore
+from tests.utils.test_stats import fisher
 
 
 def share(right: int, size: int) -> ShippedScore:
     return ShippedScore("accuracy", right / size, 0.0, 1.0, size, 3)
-
-
-def fisher(a: int, n: int, b: int, m: int) -> Fraction:
-    """The definition, in whole numbers: tables with the same margins that are no likelier than this one."""
-    ways = {k: comb(n, k) * comb(m, a + b - k) for k in range(max(0, a + b - m), min(n, a + b) + 1)}
-    return Fraction(sum(way for way in ways.values() if way <= ways[a]), comb(n + m, a + b))
-
-
-def test_the_chance_of_two_shares_is_fishers():
-    generator = np.random.default_rng(0)
-    for _ in range(200):
-        n, m = (int(size) for size in generator.integers(1, 60, 2))
-        a, b = int(generator.integers(n + 1)), int(generator.integers(m + 1))
-        assert chance_of_shares(a, n, b, m) == pytest.approx(float(fisher(a, n, b, m)), rel=1e-6)
-    assert chance_of_shares(8, 10, 1, 6) == pytest.approx(float(fisher(8, 10, 1, 6)))
-    assert chance_of_shares(9000, 10_000, 9100, 10_000) == pytest.approx(float(fisher(9000, 10_000, 9100, 10_000)))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import looped
 from looped.config import ModelConfig
 from looped.inference.run import load_run, solve
 from looped.models import build_model
@@ -73,3 +74,18 @@ def test_one_example_at_a_time():
     model = build_model(ModelConfig(dim=16, num_heads=2), TASK.spec)
     with pytest.raises(InputError, match="one example"):
         next(solve(model, TASK, TASK.sample(0, "test", [0, 1]).inputs))
+
+
+def test_train_by_task_name_then_evaluate_and_answer(tmp_path):
+    small = {"length": 4, "alphabet": 3, "dim": 16, "num_loops": 2, "num_steps": 2, "batch_size": 4, "eval_size": 4}
+    result = looped.train("edit-distance", tmp_path / "run", quiet=True, recipe="laptop", **small, seed=5)
+    run = looped.load(tmp_path / "run")
+    assert (result.step, run.config.seed, run.task.size, run.model.config.dim) == (2, 5, 4, 16)
+    report = run.evaluate(loops=[1, 2], size=10)
+    assert [row["loops"] for row in report["rows"]] == [1, 2]
+    *_, frame = run.solve("abca|bcca")
+    assert run.answer("abca|bcca") == frame.answer
+    with pytest.raises(InputError, match="num_step: unknown training setting; did you mean 'num_steps'"):
+        looped.train("edit-distance", tmp_path / "other", recipe="laptop", num_step=3)
+    with pytest.raises(InputError, match="num_steps: expected with the name of a task"):
+        looped.train(run.config, tmp_path / "other", num_steps=3)

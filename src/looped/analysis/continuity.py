@@ -14,9 +14,9 @@ from looped.analysis.samples import Samples
 from looped.models import LoopModel
 from looped.tasks.base import MAX_SEED
 from looped.utils.errors import as_number, require, require_counts, require_one_of
+from looped.utils.stats import bootstrap
 
 MODULI: tuple[ModulusName, ...] = get_args(ModulusName)
-NUM_RESAMPLES = 1000
 DEFINITIONS = {
     "coefficient": "mean of |f_t(X + D)_n - f_t(X)_n| / |D_n|, every token moved at random by epsilon * token_size",
     "relative": "mean coefficient * token_size / size: share of change of the output per share of change of the input",
@@ -172,12 +172,10 @@ def _summary(values: np.ndarray) -> dict[str, float]:
     """Mean and median of all, and a 95 % interval of the mean: the bootstrap's over examples, the first axis."""
     # Sorted, so that the order of the examples cannot matter.
     of_examples = np.sort(values.reshape(len(values), -1).mean(axis=1))
-    generator = np.random.default_rng(0)
-    drawn = generator.choice(of_examples, size=(NUM_RESAMPLES, len(values))).mean(axis=1)
-    low, high = np.quantile(drawn, (0.025, 0.975))
+    low, high = bootstrap(lambda rows: float(of_examples[rows].mean()), len(of_examples))
     return {
         "mean": float(of_examples.mean()),
         "median": float(np.median(values)),
-        "low": float(low),
-        "high": float(high),
+        "low": low,
+        "high": high,
     }

@@ -16,43 +16,42 @@ _VERBS = ("train", "infer", "scaling")
 
 @dataclass(frozen=True)
 class BenchCommand:
-    """How fast this machine is, every engine held against plain PyTorch in the same run."""
+    """Measure how fast this machine is, with every engine compared with plain PyTorch in the same run."""
 
     preset: str | None = None
     """reasoning, lm or laptop (None: reasoning on a GPU, laptop without)"""
     engines: tuple[Engine, ...] = ()
-    """which ones (none given: all that the device has)"""
+    """engines to measure (none given: all that the device supports)"""
     batches: tuple[int, ...] = ()
-    """sequences at once, each measured (none given: the preset's)"""
+    """batch sizes to measure (none given: the preset's)"""
     device: Device = "auto"
-    """where to compute"""
+    """device to compute on"""
     json: bool = False
     """print one JSON object"""
     out: Path | None = None
-    """file that also gets the JSON object"""
+    """also write the JSON object to this file"""
 
 
 @dataclass(frozen=True)
 class ScalingCommand:
-    """Time and memory of a training step against loops, tokens and batch, from an eighth of each to all, and with loops
-    computed again."""
+    """Measure time and memory of a training step for growing loops, tokens and batch, and with rematerialisation."""
 
     preset: str | None = None
     """reasoning, lm or laptop (None: reasoning on a GPU, laptop without)"""
     varied: tuple[Literal["loops", "tokens", "batch", "remat"], ...] = ()
-    """what is changed (none given: everything)"""
+    """what to vary (none given: everything)"""
     engine: Engine | None = None
-    """which one (None: fused on a GPU, eager without)"""
+    """engine to measure (None: fused on a GPU, eager on a CPU)"""
     device: Device = "auto"
-    """where to compute"""
+    """device to compute on"""
     json: bool = False
     """print one JSON object"""
     out: Path | None = None
-    """file that also gets the JSON object"""
+    """also write the JSON object to this file"""
 
 
 class Column(NamedTuple):
-    """Of a printed table; tables leave out what their rows do not have."""
+    """A column of the printed table, left out if no row has its key."""
 
     key: str
     heading: str
@@ -80,6 +79,7 @@ _COLUMNS = (
 
 
 def bench(arguments: list[str]) -> None:
+    """Run one of the verbs."""
     verb, rest = leading_name(arguments, "verb", _VERBS, "looped bench VERB --help")
     {"train": _engines, "infer": _engines, "scaling": _scaling}[verb](verb, rest)
 

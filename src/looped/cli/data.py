@@ -19,7 +19,7 @@ _SIZES = {"sample": 5, "build": 1000, "stats": 1000}
 
 
 def data(arguments: list[str]) -> None:
-    """Carry out one of the verbs."""
+    """Run one of the verbs."""
     verb, rest = leading_name(arguments, "verb", _VERBS, "looped data VERB --help")
     if verb == "check":
         _check(rest)
@@ -32,7 +32,7 @@ def data(arguments: list[str]) -> None:
         ("task", task_class(name), field(default=task_class(name)())),
         (
             "size",
-            Annotated[int, tyro.conf.arg(help="how many examples")],
+            Annotated[int, tyro.conf.arg(help="number of examples")],
             field(default=_SIZES[verb]),
         ),
         ("seed", Annotated[int, tyro.conf.arg(help="seed of the examples")], field(default=0)),
@@ -63,13 +63,13 @@ def data(arguments: list[str]) -> None:
         with Bar() as progress:
             made = sets.build(command.task, out, command.size, command.seed, command.split, progress)
         text = f"{made['path']}: {made['size']} examples, sha256 {made['sha256']}"
-        # What is said of a file does not go into it.
+        # The summary of a data set must not become a part of it.
         with redirect_stdout(sys.stderr) if out == _STANDARD_OUTPUT else nullcontext():
             show(made, text, as_json=command.json)
 
 
 def _show_in_parts(parts: Iterator[list[dict[str, Any]]], as_json: bool) -> None:
-    """Each part is printed as it is drawn; together they are one JSON object, as with every verb."""
+    """Print each part as it is drawn. All parts together are one JSON object, as with every verb."""
     before, between, after = ('{"examples": [', ", ", "]}") if as_json else ("", "\n\n", "")
     for examples in parts:
         shown = json_text(examples)[1:-1] if as_json else "\n\n".join(_readable(example) for example in examples)

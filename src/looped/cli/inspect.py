@@ -13,22 +13,23 @@ SHOWN_ROWS = 16
 
 @dataclass(frozen=True)
 class InspectCommand:
-    """Look inside a trained run, loop by loop: its answers, its state, its continuity, its modulation."""
+    """Look inside a trained run after every loop: answers, state, continuity and modulation."""
 
     run: AnyRun
     size: int = 16
-    """how many test examples are looked at"""
+    """number of test examples"""
     loops: int | None = None
     """loops to run (None: the trained number)"""
     svg: Path | None = None
-    """file to write a picture of it to"""
+    """write charts to this SVG file"""
     device: Device = "auto"
-    """where to compute"""
+    """device to compute on"""
     json: bool = False
     """print one JSON object"""
 
 
 def inspect(arguments: list[str]) -> None:
+    """Print a table of what happens in a run, loop by loop."""
     command = parse(InspectCommand, arguments, "looped inspect")
     require_svg(command.svg)
 
@@ -57,7 +58,7 @@ def inspect(arguments: list[str]) -> None:
 
 
 def _table(about: dict[str, Any]) -> str:
-    """Some of the loops, the first and the last among them."""
+    """Return a table of some loops, including the first and the last."""
     rows, metric = about["rows"], about["metric"]
     names = about["modulated"]
     step = -(-len(rows) // SHOWN_ROWS)
@@ -84,14 +85,14 @@ def _short(number: float) -> str:
 
 
 def picture(about: dict[str, Any]) -> str:
-    """The same as charts: answers, state and change, continuity, and modulation where there is one.
+    """Return the same as charts: answers, state and change, continuity, and modulation if there is any.
 
-    One legend serves all of them, so no colour comes twice in it. A line that is alone in its chart is in no legend.
+    All charts share one legend, so each colour is used once. A chart with a single line needs no entry.
     """
-    from looped.experiments.report.cells import measure_named
+    from looped.experiments.metrics import metric_named
     from looped.viz.plots import INK, PALETTE, Lines, Series, draw
 
-    rows, measure = about["rows"], measure_named(about["metric"])
+    rows, metric = about["rows"], metric_named(about["metric"])
     loops = [row["loop"] for row in rows]
     trained = (about["trained_loops"],) if about["trained_loops"] < len(rows) else ()
 
@@ -106,7 +107,7 @@ def picture(about: dict[str, Any]) -> str:
 
     sizes = [line(name, place, [row[name] for row in rows]) for place, name in enumerate(("state", "change"))]
     charts = [
-        chart("Answers", measure.label, alone(about["metric"]), y_range=measure.axis),
+        chart("Answers", metric.label, alone(about["metric"]), y_range=metric.axis_range),
         chart("Size of the state, and its change as a share", "root mean square", *sizes, y_scale="log"),
         chart("What a small change of the input becomes", "continuity coefficient", alone("continuity"), y_scale="log"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`looped models`, and `looped models check|pack`."""
+"""`looped models list|check|pack`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ _VERBS = ("list", "check", "pack")
 
 @dataclass(frozen=True)
 class ListCommand:
-    """The trained models that come with looped, with what they scored in their tests."""
+    """List the shipped models with their test scores."""
 
     json: bool = False
     """print one JSON object"""
@@ -22,35 +22,36 @@ class ListCommand:
 
 @dataclass(frozen=True)
 class CheckCommand:
-    """Measure the shipped models afresh, on test examples that the recorded tests did not have."""
+    """Evaluate the shipped models again, on test examples that their recorded tests did not use."""
 
     seconds: float = 120.0
-    """time for all of them together; it decides how many examples there are"""
+    """time for all models together; it decides the number of examples"""
     json: bool = False
     """print one JSON object"""
 
 
 @dataclass(frozen=True)
 class PackCommand:
-    """Make a run's newest weights a shipped model: rounded to bfloat16, tested, written as one file."""
+    """Write a run's newest weights as one model file: rounded to bfloat16, tested, with a card."""
 
     run: tyro.conf.Positional[str]
     """folder of a trained run"""
     name: tyro.conf.Positional[str]
-    """what it is to be called, such as sudoku/modulated-r32"""
+    """name of the model, such as sudoku/modulated-r32"""
     size: int | None = None
-    """examples of the test (None: as in the run's record, or else the task's own number)"""
+    """number of test examples (None: as in the run's record, or the task's own number)"""
     commit: str | None = None
-    """of the code that trained it (None: what the run's record says)"""
+    """commit of the code that trained it (None: from the run's record)"""
     date: str | None = None
-    """of the training's end (None: what the run's record says)"""
+    """date of the training (None: from the run's record)"""
     device: Device = "auto"
-    """where to test"""
+    """device to test on"""
     json: bool = False
     """print one JSON object"""
 
 
 def models(arguments: list[str]) -> None:
+    """Run one of the verbs (default: list)."""
     asked = {*_VERBS, "-h", "--help"} & {*arguments}
     if not arguments or (arguments[0].startswith("-") and not asked):
         arguments = ["list", *arguments]
@@ -85,7 +86,7 @@ def _check(arguments: list[str]) -> None:
     show({"models": rows}, "\n".join(lines) if rows else _none(), as_json=command.json)
     strange = [row["name"] for row in rows if not row["consistent"]]
     if strange:
-        raise InputError(f"measured otherwise than recorded, by more than chance: {', '.join(strange)}")
+        raise InputError(f"these models differ from their records by more than chance: {', '.join(strange)}")
 
 
 def _pack(arguments: list[str]) -> None:
@@ -109,7 +110,7 @@ def _none() -> str:
 
 
 def _table(found: list[dict[str, Any]]) -> str:
-    """Names, sizes and test results in columns."""
+    """Return names, sizes and test scores as a table."""
     rows = [("model", "parameters", "loops", "MB", "test", "95 % interval", "examples")]
     for each in found:
         test = each["test"]

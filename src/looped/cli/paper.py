@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,7 @@ class Command:
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
     """which ones (none given: all; looped paper list names them)"""
     cells: tuple[str, ...] = ()
-    """only the cells that fit these patterns of ROW:COLUMN, such as 'ED40:*' or '*:timestep*'"""
+    """only the cells that fit these patterns of ROW:COLUMN, such as 'ED40:*' or '*:modulated*'"""
     json: bool = False
     """print one JSON object"""
 
@@ -92,12 +91,11 @@ class ReportCommand(FoldersCommand):
     """Write the page of what was measured, beside the paper's numbers."""
 
     scale: str | None = None
-    """smoke, laptop, gpu or paper (None: laptop where cells are named, or else every one that has results, but smoke
-    only where no other has any)"""
+    """smoke, laptop, gpu or paper (None: every scale with results, but laptop if cells are named)"""
     out: Path = Path("report")
     """folder of the report"""
-    readme: Path | None = None
-    """also put the table of the one experiment between the marks of this README"""
+    update: tuple[Path, ...] = ()
+    """Markdown files whose marked blocks of results are rewritten, such as README.md"""
 
 
 def paper(arguments: list[str]) -> None:
@@ -130,11 +128,12 @@ def _list(command: ListCommand) -> None:
         return
 
     from looped.experiments.scales import estimated_seconds
+    from looped.experiments.spec import check_scale
 
     rows = [("id", "cells", "runs", "work", "title")]
     for one in listed:
         configs = one.configs()
-        seconds = sum(estimated_seconds(config, one.scale) for config in configs)
+        seconds = sum(estimated_seconds(config, check_scale(command.scale)) for config in configs)
         rows.append((one.id, str(len(one.cells)), str(len(configs)), duration(seconds), one.title))
     lines = aligned(rows, "<>>><")
     on = "one CPU core" if listed[0].scale in ("smoke", "laptop") else "one H200"
@@ -212,56 +211,24 @@ def _collect(command: CollectCommand) -> None:
 
 def _report(command: ReportCommand) -> None:
     from looped.experiments.records import load_records
-    from looped.experiments.report.build import check_readme, write_readme, write_report
+    from looped.experiments.report.blocks import update_blocks
+    from looped.experiments.report.build import build_report, read_findings, reported_experiments, write_report
+    from looped.experiments.spec import check_scale
 
     records = load_records(command.results, command.root)
     found = any(record.finished for record in records.values())
     require(found, f"nothing to report: no record of a finished run in {command.results} or under {command.root}")
-    # Cells are named after their loops, and so otherwise at every scale.
-    only = command.scale or (DEFAULT_SCALE if command.cells else None)
-    known = [] if only else [_chosen(command, scale) for scale in _REPORTED]
-    smoke = [] if only else _begun(_chosen(command, "smoke"), records)
-    if only:
-        chosen = _chosen(command, only)
-    elif smoke and not _begun(chain(*known), records):
-        chosen, smoke = _chosen(command, "smoke"), []
+    if command.cells:  # the names of cells contain loop counts, which differ between scales
+        chosen = _chosen(command, command.scale or DEFAULT_SCALE)
     else:
-        chosen = _with_records(known, records)
-    require(
-        command.readme is None or len(chosen) == 1,
-        f"--readme takes one table: expected an experiment and a scale, like table1 --scale gpu, got {len(chosen)}",
-    )
-    if command.readme is not None:
-        check_readme(chosen[0], records, command.readme)
-    # What belongs to no experiment is told where all of them are.
-    everything = not (command.experiments or only)
-    others = [*chain(*known), *_chosen(command, "smoke")] if everything else ()
-    page = write_report(chosen, records, command.out, others)
-    if command.readme is not None:
-        write_readme(chosen[0], records, command.readme)
-    if smoke:
-        names = ", ".join(one.id for one in smoke)
-        print(f"looped: left out what was run at smoke scale ({names}): --scale smoke shows it", file=sys.stderr)
+        scale = check_scale(command.scale) if command.scale else None
+        chosen = reported_experiments(records, command.experiments, scale)
+    everything = not (command.experiments or command.scale or command.cells)
+    report = build_report(records, chosen, findings=read_findings(command.results), every_run=everything)
+    for path in command.update:
+        update_blocks(path, records)
+    page = write_report(report, command.out)
     show({"page": str(page)}, str(page), as_json=command.json)
-
-
-_REPORTED = ("laptop", "gpu", "paper")
-
-
-def _with_records(known: "list[list[Experiment]]", records: "dict[str, Record]") -> "list[Experiment]":
-    """At every scale but smoke what has results, and once what has none."""
-    found = []
-    for experiments in zip(*known, strict=True):
-        found += _begun(experiments, records) or experiments[:1]
-    return found
-
-
-def _begun(experiments: "Iterable[Experiment]", records: "dict[str, Record]") -> "list[Experiment]":
-    """Those that have results."""
-    from looped.experiments.records import run_key, seedless_key
-
-    measured = {seedless_key(record.config) for record in records.values() if record.finished}
-    return [one for one in experiments if any(run_key(config) in measured for config in one.configs())]
 
 
 VERBS: dict[str, tuple[type[Command], Callable[[Any], None]]] = {

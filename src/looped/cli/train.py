@@ -18,8 +18,9 @@ _RECIPE_HELP = (
     "prefix; string tasks only), or a laptop's size"
 )
 _OUT_HELP = (
-    "the run's folder (None: runs/ and a name made from the settings). The same command resumes a stopped run. To train "
-    "a finished run for more steps, name it in --train.continue-from, raise --train.num-steps and choose a new folder"
+    "the run's folder (None: runs/ and a name made from the settings). The same command resumes a stopped run. To "
+    "train a finished run for more steps, name it in --train.continue-from, raise --train.num-steps and choose a new "
+    "folder"
 )
 
 

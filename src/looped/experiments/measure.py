@@ -1,4 +1,4 @@
-"""From a trained run to its record: the test, and what else an experiment wants to be measured."""
+"""Turn a trained run into its record: evaluate the test set and everything else that an experiment asks for."""
 
 import json
 import os
@@ -13,40 +13,38 @@ import looped
 from looped.config import ModelConfig, RunConfig
 from looped.experiments.checks import is_finite
 from looped.experiments.records import RECORD_NAME, Evaluation, Record, read_record, run_key, shrunk, training_curve
-from looped.experiments.spec import Measures
+from looped.experiments.spec import EvalPlan
 from looped.tasks.language import corpus
 from looped.training.logger import read_log
 from looped.training.run_folder import RunFolder, TrainResult
 from looped.training.schedules import trained_size
 from looped.utils.errors import require
 
-# An evaluation reads at these shares of the trained loops, up to twice as many: all of them, where they are few.
-READS_PER_TRAINED = 12
+# An evaluation reads the answers at multiples of 1/12 of the trained loops, up to twice their number.
+READS_PER_TRAINED_LOOPS = 12
 CONTINUITY = "continuity"
 CONTINUITY_EXAMPLES = 16
 
-Measurement = Callable[[], Any]
-
 
 def loops_to_read(model: ModelConfig) -> list[int]:
-    """Loop counts of a test: within the trained range and, where the model has times for them, beyond it."""
+    """Return the loop counts of a test: within the trained range and, if the model has time indices, beyond it."""
     if model.block == "standard":
         return [1]
-    last = (2 if model.supports_loops(2 * model.num_loops) else 1) * READS_PER_TRAINED
-    return sorted({-(-part * model.num_loops // READS_PER_TRAINED) for part in range(1, last + 1)})
+    last = (2 if model.supports_loops(2 * model.num_loops) else 1) * READS_PER_TRAINED_LOOPS
+    return sorted({-(-part * model.num_loops // READS_PER_TRAINED_LOOPS) for part in range(1, last + 1)})
 
 
-def wanted_names(config: RunConfig, measures: Measures) -> list[str]:
-    """What must be in a record's `sets` and `extra` for these measures."""
-    names = [size_name(multiple) for multiple in measures.sizes]
+def wanted_names(config: RunConfig, plan: EvalPlan) -> list[str]:
+    """Return the names that a record must have in `sets` and `extra` to satisfy the plan."""
+    names = [size_name(multiple) for multiple in plan.sizes]
     if config.model.block == "modulated":
-        names += measures.extrapolation
-    return [*names, *measures.texts, *([CONTINUITY] if measures.continuity else [])]
+        names += plan.extrapolation
+    return [*names, *plan.texts, *([CONTINUITY] if plan.continuity else [])]
 
 
-def require_texts(measures: Measures) -> None:
-    """That the texts of a test are there is asked before the training, not after it."""
-    for text in measures.texts:
+def require_texts(plan: EvalPlan) -> None:
+    """Raise InputError if a text of the plan is missing. Call this before training, not after it."""
+    for text in plan.texts:
         corpus.find(text, "test")
 
 
@@ -54,29 +52,29 @@ def size_name(multiple: float) -> str:
     return f"{multiple:g} n"
 
 
-def lacking(record: Record | None, config: RunConfig, measures: Measures) -> bool:
-    """Whether there is still something to do for a run."""
+def lacking(record: Record | None, config: RunConfig, plan: EvalPlan) -> bool:
+    """Return True if the run is not finished, or if its record lacks an evaluation of the plan."""
     if record is None or not record.finished:
         return True
-    wanted = (name for name in wanted_names(config, measures) if _without("sets", name) not in record.note)
+    wanted = (name for name in wanted_names(config, plan) if _without("sets", name) not in record.note)
     return any(name not in record.sets and name not in record.extra for name in wanted)
 
 
 def own_record(folder: Path, config: RunConfig) -> Record | None:
-    """The record in a run's own folder, if it is of this very run."""
+    """Return the record in the folder of a run, or None if there is none or if it belongs to another run."""
     path = folder / RECORD_NAME
     record = read_record(path) if path.exists() else None
     return record if record is not None and run_key(record.config) == run_key(config) else None
 
 
-def measure_run(config: RunConfig, folder: Path, measures: Measures, before: Record | None = None) -> Record:
-    """Measure a trained run; what an earlier record already has stays as it is."""
+def measure_run(config: RunConfig, folder: Path, plan: EvalPlan, before: Record | None = None) -> Record:
+    """Evaluate a trained run and return its record. Results of an earlier record are kept, not measured again."""
     run = RunFolder(folder)
     result = run.read_result()
-    require(result is not None and result.finished, f"{folder} is not trained to its end")
+    require(result is not None and result.finished, f"{folder}: expected a finished run, got an unfinished one")
     assert result is not None
     record = before if before is not None and before.finished else record_of(config, run, result)
-    for name, measure in _measurements(config, folder, measures).items():
+    for name, measure in _measurements(config, folder, plan).items():
         kind, _, key = name.partition("/")
         if kind != "test" and _without(kind, key) in record.note:
             continue
@@ -92,10 +90,10 @@ def measure_run(config: RunConfig, folder: Path, measures: Measures, before: Rec
 
 
 def _finite(kind: str, key: str, evaluation: Evaluation, record: Record) -> tuple[Evaluation | None, Record]:
-    """An evaluation at the loop counts where it is finite, and the record with a note about the others.
+    """Drop the loop counts at which an evaluation is not finite, and note them in the record.
 
-    Far beyond its trained loops a network may overflow. What is not finite at the trained ones is left out whole; of
-    the test itself that means that the run has no result.
+    A network may overflow far beyond its trained loops. An evaluation that is not finite at the trained loops is
+    dropped entirely. Raise Diverged if that happens to the test itself.
     """
     from looped.training.trainer import Diverged
 
@@ -103,7 +101,7 @@ def _finite(kind: str, key: str, evaluation: Evaluation, record: Record) -> tupl
     rows = [row for row in kept["rows"] if is_finite(row)]
     if not any(row["loops"] == kept["trained_loops"] for row in rows):
         if kind == "test":
-            raise Diverged(f"expected finite numbers in the test at {kept['trained_loops']} loops, got others")
+            raise Diverged(f"test: expected finite numbers at {kept['trained_loops']} loops, got NaN or infinity")
         return None, _noted(record, f"{_without(kind, key)} (not finite at the trained loops)")
     gone = [row["loops"] for row in kept["rows"] if not is_finite(row)]
     if gone:
@@ -116,7 +114,7 @@ def _place(kind: str, key: str) -> str:
 
 
 def _without(kind: str, key: str) -> str:
-    """The note about an evaluation that was left out, which is not tried again."""
+    """Return the note about an evaluation that was dropped, so that it is not tried again."""
     return f"without {_place(kind, key)}"
 
 
@@ -125,7 +123,7 @@ def _noted(record: Record, note: str) -> Record:
 
 
 def failed_try(config: RunConfig, folder: Path, note: str) -> Record:
-    """Return the record of a run that cannot be finished, with the reason."""
+    """Return the record of a run that cannot be finished, with the reason as its note."""
     step = last_step(folder)
     result = TrainResult(
         finished=False, step=step, num_steps=config.train.num_steps, samples=step * config.train.batch_size,
@@ -135,12 +133,12 @@ def failed_try(config: RunConfig, folder: Path, note: str) -> Record:
 
 
 def last_step(folder: Path) -> int:
-    """The last one that a run's log tells of; 0 where there is none."""
+    """Return the last step in the log of a run, or 0 if there is none."""
     return max((step for _, step in read_log(RunFolder(folder).log_path)), default=0)
 
 
 def record_of(config: RunConfig, run: RunFolder, result: TrainResult) -> Record:
-    """A record before anything is tested."""
+    """Return the record of a run before any evaluation."""
     return Record(
         config=config,
         finished=False,
@@ -157,20 +155,20 @@ def record_of(config: RunConfig, run: RunFolder, result: TrainResult) -> Record:
     )
 
 
-def _measurements(config: RunConfig, folder: Path, measures: Measures) -> dict[str, Measurement]:
-    """Everything that is to be measured, by its place in the record; nothing is loaded before it is needed."""
+def _measurements(config: RunConfig, folder: Path, plan: EvalPlan) -> dict[str, Callable[[], Any]]:
+    """Return a function per measurement, by the place of its result in the record."""
     from looped.inference.run import load_run
     from looped.models import LoopModel, build_model
     from looped.models.engines import choose_device
     from looped.training.evaluation import evaluate, evaluate_trained
 
     model = load_run(folder, choose_device(config.train.runtime.device)).model
-    task, size, loops = config.task, measures.size, loops_to_read(config.model)
+    task, size, loops = config.task, plan.size, loops_to_read(config.model)
 
-    def tested(on: Any, *, model: LoopModel = model, example_size: int | None = None) -> Evaluation:
+    def test(on: Any, *, model: LoopModel = model, example_size: int | None = None) -> Evaluation:
         return evaluate(model, on, "test", size, loops, example_size=example_size)
 
-    def trained() -> Evaluation:
+    def test_on_training_examples() -> Evaluation:
         return evaluate_trained(model, config, config.train.num_steps, size)
 
     def with_times(extrapolation: Any) -> LoopModel:
@@ -181,26 +179,29 @@ def _measurements(config: RunConfig, folder: Path, measures: Measures) -> dict[s
         return other.eval()
 
     usual = trained_size(config)
-    plan: dict[str, Measurement] = {"test": lambda: tested(task, example_size=usual), "train": trained}
+    measurements: dict[str, Callable[[], Any]] = {
+        "test": lambda: test(task, example_size=usual),
+        "train": test_on_training_examples,
+    }
     for name, further in task.test_sets().items():
-        plan[f"sets/{name}"] = lambda further=further: tested(further)
-    for multiple in measures.sizes:
+        measurements[f"sets/{name}"] = lambda further=further: test(further)
+    for multiple in plan.sizes:
         larger = round(multiple * usual)
-        plan[f"sets/{size_name(multiple)}"] = lambda larger=larger: tested(task, example_size=larger)
+        measurements[f"sets/{size_name(multiple)}"] = lambda larger=larger: test(task, example_size=larger)
     if config.model.block == "modulated":
-        for extrapolation in measures.extrapolation:
-            plan[f"sets/{extrapolation}"] = lambda extrapolation=extrapolation: tested(
+        for extrapolation in plan.extrapolation:
+            measurements[f"sets/{extrapolation}"] = lambda extrapolation=extrapolation: test(
                 task, model=with_times(extrapolation), example_size=usual
             )
-    for text in measures.texts:
-        plan[f"sets/{text}"] = lambda text=text: tested(replace(task, **{"text": text}))
-    if measures.continuity:
-        plan[f"extra/{CONTINUITY}"] = lambda: _continuity(model, config)
-    return plan
+    for text in plan.texts:
+        measurements[f"sets/{text}"] = lambda text=text: test(replace(task, **{"text": text}))
+    if plan.continuity:
+        measurements[f"extra/{CONTINUITY}"] = lambda: _continuity(model, config)
+    return measurements
 
 
 def _continuity(model: Any, config: RunConfig) -> dict[str, Any]:
-    """How far the output moves with the input, around held-out examples."""
+    """Measure how far the output moves with the input, around held-out examples."""
     from looped.analysis.continuity import measure_continuity
     from looped.training.evaluation import EVALUATION_SEED
 
@@ -219,10 +220,13 @@ def _continuity(model: Any, config: RunConfig) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """What LOOPED_COMMIT says, which names the commit that was copied to another machine; else that of the checkout
-    which this package runs from, with + where files differ."""
-    if said := os.environ.get("LOOPED_COMMIT"):
-        return said
+    """Return the commit of the code that runs, or None if it is unknown.
+
+    LOOPED_COMMIT names it if the code was copied to another machine. Otherwise it is the commit of the checkout, with
+    a + if files under `src` have changed.
+    """
+    if named := os.environ.get("LOOPED_COMMIT"):
+        return named
     root = Path(looped.__file__).parents[2]
     if not (root / ".git").exists():
         return None

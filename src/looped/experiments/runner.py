@@ -17,8 +17,8 @@ from looped.config import RunConfig
 from looped.experiments.locks import FOLDER as CLAIMS
 from looped.experiments.locks import is_claimed
 from looped.experiments.measure import lacking, last_step, require_texts
+from looped.experiments.metrics import metric_of
 from looped.experiments.records import Record, Value, cell_value, load_records, run_key
-from looped.experiments.report.cells import measure_of
 from looped.experiments.spec import Cell, Experiment
 from looped.experiments.worker import WorkerResult, finish_cell, start_worker
 from looped.training.flops import estimated_flops
@@ -88,7 +88,7 @@ def run_experiment(
     require(minutes is None or minutes > 0, f"minutes must be positive, got {minutes}")
     known = load_records(results, root)
     configs = experiment.configs(num_seeds)
-    missing = [config for config in configs if lacking(known.get(run_key(config)), config, experiment.measures)]
+    missing = [config for config in configs if lacking(known.get(run_key(config)), config, experiment.eval_plan)]
     for config in missing:
         RunFolder(root / config.folder_name).check(config)
     devices = _devices(missing)
@@ -97,7 +97,7 @@ def run_experiment(
     print(f"{experiment.label}: {todo}", file=sys.stderr, flush=True)
     if not missing:
         return True
-    require_texts(experiment.measures)
+    require_texts(experiment.eval_plan)
     make_folder(root / CLAIMS)
     # Seed by seed; of each the longest first, so that the last worker does not sit alone at the end.
     missing.sort(key=lambda config: (config.seed, -estimated_flops(config)))
@@ -129,7 +129,7 @@ class Seat:
         )  # fmt: skip
 
     def begin(self, config: RunConfig, work: Work) -> "Future[WorkerResult]":
-        return self.pool.submit(finish_cell, config, str(work.root), work.experiment.measures)
+        return self.pool.submit(finish_cell, config, str(work.root), work.experiment.eval_plan)
 
     def clear(self) -> None:
         if self.device is not None:
@@ -207,7 +207,7 @@ def _take_in(work: Work, config: RunConfig, outcome: WorkerResult) -> None:
         assert outcome.record is not None
         for cell in work.cells(config):
             value = cell_value(cell, outcome.record)
-            text = "finished" if value is None else f"{measure_of(cell).label} {_with_interval(value)}"
+            text = "finished" if value is None else f"{metric_of(cell).label} {_with_interval(value)}"
             work.say(f"{work.label(config, cell)}: {text}")
 
 
@@ -215,7 +215,7 @@ def _look_for_others(work: Work) -> None:
     """Take up what another runner has left unfinished; what it has finished is finished."""
     known = load_records(None, work.root)
     for config in list(work.elsewhere):
-        done = not lacking(known.get(run_key(config)), config, work.experiment.measures)
+        done = not lacking(known.get(run_key(config)), config, work.experiment.eval_plan)
         if done or not is_claimed(work.root, config.folder_name):
             work.elsewhere.remove(config)
             if done:
@@ -271,7 +271,7 @@ def status(experiment: Experiment, root: Path, known: Mapping[str, Record], num_
                 "column": cell.column,
                 "seed": seed,
                 "state": _state(config, record, value, root),
-                "finished": not lacking(record, config, experiment.measures),
+                "finished": not lacking(record, config, experiment.eval_plan),
                 "value": None if value is None else value.value,
                 "low": None if value is None else value.low,
                 "high": None if value is None else value.high,

@@ -1,4 +1,4 @@
-"""What an experiment is: a table of cells, each a run's config beside the paper's number where there is one."""
+"""Define an experiment: a table of cells, each the config of a run, beside the paper's number if there is one."""
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -9,29 +9,30 @@ from looped.utils.errors import InputError, require, require_one_of, unknown
 
 Scale = Literal["smoke", "laptop", "gpu", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
+FULL_SIZE: tuple[Scale, ...] = ("gpu", "paper")
+"""the scales that use the paper's problem sizes"""
 SCALE_TEXT: dict[Scale, str] = {
-    "smoke": "hardly any training, for tests of the machinery: the numbers mean nothing",
-    "laptop": "small problems and small models, minutes on two CPU cores: trends, not the paper's numbers",
-    "gpu": "the paper's problems (text: another one) with our fast recipe, at most ten minutes a cell on one H100 or "
-    "H200",
-    "paper": "the paper's problems, sizes and hyper-parameters",
+    "smoke": "Almost no training, to test the code. The numbers mean nothing.",
+    "laptop": "Small problems and small models, trained for minutes on two CPU cores. They show trends only.",
+    "gpu": "The paper's problem sizes (but another text), at most ten minutes per run on one H100 or H200.",
+    "paper": "The paper's problems, sizes and hyperparameters.",
 }
 
 
 @dataclass(frozen=True)
-class Measures:
-    """What is measured of a trained cell, beside its test set and the task's further test sets."""
+class EvalPlan:
+    """Evaluations of a trained run, beside its test set and the further test sets of its task."""
 
     size: int | None = 2000
-    """examples of a test (None: as many as the task has by itself; of a text, all)"""
+    """examples per test set (None: the default of the task; for text, all of it)"""
     sizes: tuple[float, ...] = ()
-    """also examples of these sizes, as multiples of the trained size; the task must have room for them"""
+    """also test on examples of these sizes, as multiples of the trained size (the task must allow them)"""
     extrapolation: tuple[Literal["clamp", "rescale"], ...] = ()
-    """also with these times for loops beyond the trained number"""
+    """also test with these time indices for loops beyond the trained number"""
     texts: tuple[str, ...] = ()
-    """also on the test splits of these texts"""
+    """also test on the test splits of these texts"""
     continuity: bool = False
-    """also how far the output moves with the input"""
+    """also measure how far the output moves with the input"""
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,16 @@ class Cell:
     column: str
     config: RunConfig
     paper: float | None = None
-    """the paper's number, in the same measure as what the cell shows"""
+    """the paper's number, in the metric of this cell"""
     shows: str = "test"
-    """where in a record the cell's number is: `test` or `train` (the task's metric at the trained loops), another
-    metric of these as `test.NAME`, `sets/NAME`, or `extra.NAME.FIELD`"""
+    """the place of the number in a record: `test` or `train` (the task's metric at the trained loops), another metric
+    of these as `test.NAME`, or `sets/NAME`, or `extra.NAME.FIELD`"""
     at_loops: int | None = None
-    """after how many loops the number is read (default: the trained number)"""
-    paper_column: str = ""
-    """the loops or layers of the paper's number, as in `r=5`, where they are not those that are run"""
+    """number of loops at which the number is read (default: the trained number)"""
+    recipe: str = ""
+    """name of the training recipe; results of different recipes are shown in columns of their own"""
+    comparable: bool = True
+    """False if the paper's number belongs to another problem, such as a larger one"""
 
     @property
     def label(self) -> str:
@@ -55,15 +58,15 @@ class Cell:
 
     @property
     def place_and_metric(self) -> tuple[str, str]:
-        """What `shows` says: `test`, `train`, `sets/NAME` or `extra.NAME`, and the number's name there."""
-        if self.shows.startswith("sets/") or "." not in self.shows:  # a set's name may have a dot
+        """Split `shows` into a place (`test`, `train`, `sets/NAME` or `extra.NAME`) and the name of the metric."""
+        if self.shows.startswith("sets/") or "." not in self.shows:  # the name of a set may contain a dot
             return self.shows, self.config.task.metric
         place, _, metric = self.shows.rpartition(".")
         return place, metric
 
     @property
     def name(self) -> str:
-        """What patterns of cells are matched with."""
+        """Return ROW:COLUMN, which the patterns of `--cells` are matched with."""
         return f"{self.row}:{self.column}"
 
 
@@ -72,45 +75,53 @@ class Experiment:
     id: str
     title: str
     about: str
-    """one paragraph: what is compared, at which size, on how many samples"""
-    scale: Scale
+    """one paragraph: what is compared, and how"""
+    scale: Scale | None
+    """None for a set of runs that belongs to no scale"""
     cells: tuple[Cell, ...]
-    measures: Measures = Measures()
+    eval_plan: EvalPlan = EvalPlan()
     against: str | None = None
-    """the row that the question holds all others against, column by column"""
+    """the row that all other rows are compared with, column by column"""
+    is_study: bool = False
+    """True if the question is ours and not the paper's"""
 
     @property
     def label(self) -> str:
-        return f"{self.title} ({self.scale} scale)"
+        return f"{self.title} ({self.scale} scale)" if self.scale else self.title
+
+    @property
+    def is_full_size(self) -> bool:
+        return self.scale in FULL_SIZE
 
     @property
     def rows(self) -> list[str]:
         return list(dict.fromkeys(cell.row for cell in self.cells))
 
     def configs(self, num_seeds: int = 1) -> list[RunConfig]:
-        """The runs behind the cells, each once: two cells may show two numbers of one run."""
+        """Return the configs of all runs, each once: two cells may show two numbers of one run."""
         return list(dict.fromkeys(replace(cell.config, seed=s) for s in range(num_seeds) for cell in self.cells))
 
     def select(self, patterns: tuple[str, ...] | list[str]) -> "Experiment":
-        """The cells whose ROW:COLUMN fits one of the shell patterns (none given: all)."""
+        """Keep the cells whose ROW:COLUMN or ROW:COLUMN:RECIPE matches a shell pattern (no pattern: all cells)."""
         if not patterns:
             return self
-        chosen: set[str] = set()
+        chosen: set[Cell] = set()
         for pattern in patterns:
-            found = {cell.name for cell in self.cells if fnmatchcase(cell.name.lower(), pattern.lower())}
+            found = {cell for cell in self.cells if _matches(cell, pattern)}
             require(
                 bool(found),
-                f"no cell of {self.id} fits {pattern!r}: expected a pattern of ROW:COLUMN such as "
-                f"{self.cells[0].name!r} or {self.cells[0].row + ':*'!r} (rows: {', '.join(self.rows)})",
+                f"cells: expected a pattern that matches a ROW:COLUMN of {self.id} such as {self.cells[0].name!r} or "
+                f"{self.cells[0].row + ':*'!r}, got {pattern!r}. Rows: {', '.join(self.rows)}.",
             )
             chosen |= found
-        return replace(self, cells=tuple(cell for cell in self.cells if cell.name in chosen))
+        return replace(self, cells=tuple(cell for cell in self.cells if cell in chosen))
 
     def to_json(self) -> dict[str, Any]:
         cells = [
             {
                 "row": cell.row,
                 "column": cell.column,
+                "recipe": cell.recipe,
                 "paper": cell.paper,
                 "shows": cell.shows,
                 "config": cell.config.to_json(),
@@ -120,8 +131,13 @@ class Experiment:
         return {"id": self.id, "title": self.title, "about": self.about, "scale": self.scale, "cells": cells}
 
 
+def _matches(cell: Cell, pattern: str) -> bool:
+    names = (cell.name.lower(), f"{cell.name}:{cell.recipe}".lower())
+    return any(fnmatchcase(name, pattern.lower()) for name in names)
+
+
 def check_scale(name: str) -> Scale:
-    """A scale by its name; `InputError` if there is none."""
+    """Return a scale by its name; raise InputError if it does not exist."""
     for scale in SCALES:
         if scale == name:
             return scale
@@ -129,10 +145,10 @@ def check_scale(name: str) -> Scale:
 
 
 def require_unique(experiment: Experiment) -> Experiment:
-    """Two cells of one place would hide each other."""
-    names = [cell.name for cell in experiment.cells]
+    """Raise InputError if two cells share row, column and recipe, or if the row to compare with does not exist."""
+    names = [(cell.name, cell.recipe) for cell in experiment.cells]
     if len(set(names)) < len(names):
-        raise InputError(f"{experiment.id} has two cells of one row and column")
+        raise InputError(f"{experiment.id}: expected one cell per row, column and recipe, got two")
     if experiment.against is not None:
         require_one_of("row", experiment.against, experiment.rows)
     return experiment

@@ -1,5 +1,7 @@
-"""What goes beyond the paper, in the same form as its tables: each a question about edit distance 40 (or its small
-version), asked with few models."""
+"""Questions beyond the paper, in the same form as its tables.
+
+Each study asks one question about edit distance 40 (or its small version), with few models.
+"""
 
 import math
 from collections.abc import Callable
@@ -9,57 +11,51 @@ from typing import Any
 from looped.config import RunConfig
 from looped.experiments.scales import (
     BLOCKS,
-    SIZES,
-    dense,
+    SCALE_SPECS,
+    base_config,
+    dense_config,
     estimated_seconds,
-    fitting,
-    fitting_alike,
+    eval_plan,
+    fit_budget,
+    fit_budget_jointly,
     loops_of,
-    measures,
-    start,
-    with_share,
+    scale_steps,
 )
-from looped.experiments.spec import SCALE_TEXT, Cell, Experiment, Scale
+from looped.experiments.spec import Cell, Experiment, Scale
+from looped.models import build_model
+from looped.training.flops import estimated_flops
 
 PROBLEM = "ED40"
 CONDITIONINGS = ("none", "static", "additive", "table", "eta", "scale", "gate", "shift", "timestep")
+FAITHFUL = "as in the paper"
 
 
 def conditioning(scale: Scale) -> Experiment:
-    return Experiment(
-        id="conditioning",
-        title="What the timestep should set, at equal FLOPs",
-        about=(
-            "Nine ways of telling a looped block which loop it is in, from nothing to the paper's timestep encoding, "
-            "at the same width and so with the same work per example; their parameters differ, and the first may have "
-            f"rates of its own in a recipe. {_on(scale)}"
-        ),
-        scale=scale,
-        cells=_conditioning_cells(scale, {}),
-        measures=measures(scale),
+    return _study(
+        "conditioning",
+        "What should depend on the loop? Equal FLOPs",
+        "Nine ways to tell a looped block which loop it is in, from nothing to the paper's timestep encoding. All have "
+        "the same width and so the same FLOPs per example; their parameter counts differ.",
+        scale,
+        _conditioning_cells(scale, {}),
         against="none",
     )
 
 
 def conditioning_parameters(scale: Scale) -> Experiment:
-    from looped.models import build_model
-
     configs = {name: _conditioned(name, scale) for name in CONDITIONINGS}
     counts = {name: build_model(run.model, run.task.spec).num_parameters() for name, run in configs.items()}
     model = configs["none"].model
-    # One more hidden unit has a row, a column and a bias.
+    # One more hidden unit adds a row, a column and a bias.
     unit = 2 * model.dim + 1
     more = {name: round((max(counts.values()) - count) / unit) for name, count in counts.items()}
-    return Experiment(
-        id="conditioning-parameters",
-        title="What the timestep should set, at equal parameters",
-        about=(
-            "The nine conditionings again, the feed-forward layer of each widened until all have as many parameters as "
-            f"the largest, up to one hidden unit; the wider ones do more work per example. {_on(scale)}"
-        ),
-        scale=scale,
-        cells=_conditioning_cells(scale, {name: model.resolved_ff_dim + extra for name, extra in more.items()}),
-        measures=measures(scale),
+    return _study(
+        "conditioning-parameters",
+        "What should depend on the loop? Equal parameters",
+        "The nine conditionings again. The feed-forward layer of each is widened until all have the same number of "
+        "parameters, up to one hidden unit. The wider ones need more FLOPs per example.",
+        scale,
+        _conditioning_cells(scale, {name: model.resolved_ff_dim + extra for name, extra in more.items()}),
         against="none",
     )
 
@@ -67,37 +63,45 @@ def conditioning_parameters(scale: Scale) -> Experiment:
 def _conditioning_cells(scale: Scale, ff_dims: dict[str, int]) -> tuple[Cell, ...]:
     configs = {name: _conditioned(name, scale) for name in CONDITIONINGS}
     for name, config in configs.items():
-        # A width that changes nothing is left unsaid, so that the run is the one of other tables.
+        # The default width is not set explicitly, so that the run stays the same as in other tables.
         if ff_dims.get(name, config.model.resolved_ff_dim) != config.model.resolved_ff_dim:
             configs[name] = replace(config, model=replace(config.model, ff_dim=ff_dims[name]))
-    column = f"r={SIZES[scale].study_loops}"
-    return tuple(Cell(name, column, config) for name, config in fitting_alike(configs, scale).items())
+    column = f"r={SCALE_SPECS[scale].study_loops}"
+    return tuple(Cell(name, column, config) for name, config in fit_budget_jointly(configs, scale).items())
 
 
 def _conditioned(name: str, scale: Scale) -> RunConfig:
-    """The looped and the timestep model are written as in Table 1, so that they are the same runs."""
+    """Return the config of a conditioning; `none` and `timestep` are the same runs as in Table 1."""
     block = "looped" if name == "none" else "modulated"
     conditioning = {} if name in ("none", "timestep") else {"conditioning": name}
-    return _start(block, scale, **conditioning)
+    return _base(block, scale, **conditioning)
 
 
-def _start(block: str, scale: Scale, **more: Any) -> RunConfig:
-    return start(PROBLEM, scale, block, **{"num_loops": SIZES[scale].study_loops, **more})
+def _base(block: str, scale: Scale, **model: Any) -> RunConfig:
+    return base_config(PROBLEM, scale, block, **{"num_loops": SCALE_SPECS[scale].study_loops, **model})
 
 
-def _starts(scale: Scale) -> dict[str, RunConfig]:
-    return {name: _start(block, scale) for name, block in BLOCKS.items()}
+def _bases(scale: Scale) -> dict[str, RunConfig]:
+    return {block: _base(block, scale) for block in BLOCKS}
+
+
+def _study(
+    name: str, title: str, about: str, scale: Scale, cells: tuple[Cell, ...], against: str | None = None, **plan: Any
+) -> Experiment:
+    recipe = SCALE_SPECS[scale].recipe
+    named = tuple(replace(cell, recipe=cell.recipe or recipe) for cell in cells)
+    return Experiment(name, title, about, scale, named, eval_plan(scale, **plan), against, is_study=True)
 
 
 def length(scale: Scale) -> Experiment:
-    starts, num_loops = _starts(scale), SIZES[scale].study_loops
-    base = starts["looped"]
-    # The model gets classes for answers of twice the length; it is trained on strings of the usual one.
-    shares = tuple(share / 2 for share in base.train.curriculum.size_choices or (1.0,))
+    bases, num_loops = _bases(scale), SCALE_SPECS[scale].study_loops
+    base = bases["looped"]
+    # The model has classes for answers of twice the length, but trains on strings of the usual length.
+    fractions = tuple(fraction / 2 for fraction in base.train.curriculum.size_choices or (1.0,))
     twice: dict[str, Any] = {"length": 2 * base.task.size}
     task = replace(base.task, **twice)
-    kinds: dict[str, dict[str, Any]] = {
-        "n": {"size_schedule": "growing", "size_choices": shares},
+    schedules: dict[str, dict[str, Any]] = {
+        "n": {"size_schedule": "growing", "size_choices": fractions},
         "n/2 to n": {"size_schedule": "random", "size_choices": (0.25, 0.375, 0.5)},
     }
     rows: dict[str, tuple[str, int | None]] = {
@@ -108,53 +112,50 @@ def length(scale: Scale) -> Experiment:
         "2 n, 2 r": ("sets/2 n", 2 * num_loops),
     }
     columns: dict[str, RunConfig] = {}
-    for kind, schedule in kinds.items():
-        for name, config in starts.items():
+    for lengths, schedule in schedules.items():
+        for block, config in bases.items():
             config = replace(config, task=task, train=config.train.override(**schedule))
-            columns[f"{name}, trained on {kind}, r={num_loops}"] = config
-    columns = fitting_alike(columns, scale)
-    return Experiment(
-        id="length",
-        title="Longer strings than trained on, with more loops",
-        about=(
-            "Models trained on strings of one length n, or of lengths from n/2 to n, tested on longer ones: with the r "
-            "loops they were trained with, and with more in proportion. "
-            f"{_on(scale)}"
-        ),
-        scale=scale,
-        cells=tuple(
+            columns[f"{block}, trained on {lengths}"] = config
+    columns = fit_budget_jointly(columns, scale)
+    return _study(
+        "length",
+        "Longer strings than in training",
+        "Models trained on strings of one length n, or of lengths from n/2 to n, are tested on longer strings: with "
+        "the r loops of training, and with proportionally more.",
+        scale,
+        tuple(
             Cell(row, column, config, shows=shows, at_loops=loops)
             for row, (shows, loops) in rows.items()
             for column, config in columns.items()
         ),
-        measures=measures(scale, sizes=(1.5, 2.0)),
         against="n",
+        sizes=(1.5, 2.0),
     )
 
 
 def depth(scale: Scale) -> Experiment:
-    total = SIZES[scale].study_depth
+    total = SCALE_SPECS[scale].study_depth
     configs = {
-        (f"{layers} x {total // layers}", name): _start(block, scale, num_layers=layers, num_loops=total // layers)
+        (f"{layers} x {total // layers}", block): _base(block, scale, num_layers=layers, num_loops=total // layers)
         for layers in (1, 2, 4)
-        for name, block in BLOCKS.items()
+        for block in BLOCKS
     }
-    cells = [Cell(row, column, config) for (row, column), config in fitting_alike(configs, scale).items()]
-    return Experiment(
-        id="depth",
-        title="Layers times loops at equal depth",
-        about=(
-            f"A stack of 1, 2 or 4 layers, looped until {total} layers were applied: equal work per example, more "
-            f"parameters with more layers. {_on(scale)}"
-        ),
-        scale=scale,
-        cells=tuple(cells),
-        measures=measures(scale),
+    return _study(
+        "depth",
+        "Layers times loops at equal depth",
+        "Stacks of 1, 2 and 4 layers, looped until all have applied the same number of layers (charts show layers x "
+        "loops). The FLOPs per example are equal; more layers have more parameters.",
+        scale,
+        _cells(fit_budget_jointly(configs, scale)),
     )
 
 
+def _cells(configs: dict[tuple[str, str], RunConfig]) -> tuple[Cell, ...]:
+    return tuple(Cell(row, column, config) for (row, column), config in configs.items())
+
+
 def loops(scale: Scale) -> Experiment:
-    num_loops = SIZES[scale].study_loops
+    num_loops = SCALE_SPECS[scale].study_loops
     growing = tuple(max(1, num_loops * part // 8) for part in (1, 2, 4, 8))
     random = tuple(max(1, num_loops * part // 4) for part in (1, 2, 3, 4))
     schedules: dict[str, dict[str, Any]] = {
@@ -166,156 +167,139 @@ def loops(scale: Scale) -> Experiment:
     columns: dict[str, tuple[str, str, int | None]] = {
         f"looped, {once}": ("looped", "test", None),
         f"looped, {twice}": ("looped", "test", 2 * num_loops),
-        f"timestep, {once}": ("timestep", "test", None),
-        f"timestep, {twice}, extend": ("timestep", "test", 2 * num_loops),
-        f"timestep, {twice}, clamp": ("timestep", "sets/clamp", 2 * num_loops),
-        f"timestep, {twice}, rescale": ("timestep", "sets/rescale", 2 * num_loops),
+        f"modulated, {once}": ("modulated", "test", None),
+        f"modulated, {twice}, extend": ("modulated", "test", 2 * num_loops),
+        f"modulated, {twice}, clamp": ("modulated", "sets/clamp", 2 * num_loops),
+        f"modulated, {twice}, rescale": ("modulated", "sets/rescale", 2 * num_loops),
     }
     configs = {
-        (row, name): replace(config, train=config.train.override(**schedule))
+        (row, block): replace(config, train=config.train.override(**schedule))
         for row, schedule in schedules.items()
-        for name, config in _starts(scale).items()
+        for block, config in _bases(scale).items()
     }
-    configs = fitting_alike(configs, scale)
-    cells = [
-        Cell(row, column, configs[row, name], shows=shows, at_loops=at_loops)
-        for row in schedules
-        for column, (name, shows, at_loops) in columns.items()
-    ]
-    return Experiment(
-        id="loops",
-        title="Fewer and more loops than trained with",
-        about=(
-            f"Models trained with {num_loops} loops always, with more and more of them, or with a random number, read "
-            "after every loop up to twice as many. Beyond the trained number, loop t has the time t (extend), the last "
-            f"trained one (clamp), or all times are scaled by trained over run loops (rescale). {_on(scale)}"
+    configs = fit_budget_jointly(configs, scale)
+    return _study(
+        "loops",
+        "More loops than in training",
+        "Models trained with a fixed, a growing or a random number of loops are run for up to twice as many. The "
+        "modulated model needs a time index for the extra loops: the next one (extend), the last trained one (clamp), "
+        "or all indices scaled to the trained range (rescale).",
+        scale,
+        tuple(
+            Cell(row, column, configs[row, block], shows=shows, at_loops=at_loops)
+            for row in schedules
+            for column, (block, shows, at_loops) in columns.items()
         ),
-        scale=scale,
-        cells=tuple(cells),
-        measures=measures(scale, extrapolation=("clamp", "rescale")),
+        extrapolation=("clamp", "rescale"),
     )
 
 
 def fidelity(scale: Scale) -> Experiment:
-    starts, num_loops = _starts(scale), SIZES[scale].study_loops
-    looped, timestep = starts.values()
+    bases = _bases(scale)
+    looped, modulated = bases.values()
     unit_borders: dict[str, Any] = {"borders": "unit"}
-    variants = {("as here", name): config for name, config in starts.items()}
-    for name, config in starts.items():
-        variants["labels with cheap borders", name] = replace(config, task=replace(config.task, **unit_borders))
-    variants["values and FF input not normalised", "looped"] = replace(
+    variants = {(FAITHFUL, block): config for block, config in bases.items()}
+    for block, config in bases.items():
+        variants["labels with cheap borders", block] = replace(config, task=replace(config.task, **unit_borders))
+    variants["values and feed-forward input not normalised", "looped"] = replace(
         looped, model=replace(looped.model, norm="query-key")
     )
-    variants["zero start overwritten", "timestep"] = replace(
-        timestep, model=replace(timestep.model, modulation_init="random")
+    variants["zero initialisation overwritten", "modulated"] = replace(
+        modulated, model=replace(modulated.model, modulation_init="random")
     )
-    return Experiment(
-        id="fidelity",
-        title="Where the public code differs from the paper",
-        about=(
-            "Labels whose leading insertions and deletions cost 1 instead of 2; a looped baseline whose attention "
-            "values and feed-forward input are not normalised; a timestep model whose zero start is overwritten by a "
-            f"later initialisation. Each beside the model as the paper prints it, at r = {num_loops}. {_on(scale)}"
-        ),
-        scale=scale,
-        cells=tuple(Cell(row, column, config) for (row, column), config in fitting_alike(variants, scale).items()),
-        measures=measures(scale),
-        against="as here",
+    return _study(
+        "fidelity",
+        "Where the public code differs from the paper",
+        "In the public code, leading insertions and deletions cost 1 instead of 2 in the labels; the looped baseline "
+        "does not normalise attention values and feed-forward input; and a later initialisation overwrites the zero "
+        "start of the modulation. Each difference is tested alone.",
+        scale,
+        _cells(fit_budget_jointly(variants, scale)),
+        against=FAITHFUL,
     )
 
 
 def recipes(scale: Scale) -> Experiment:
-    from looped.training.flops import estimated_flops
-
     num_loops = loops_of(PROBLEM, scale)[1]
-    base = fitting(_start("modulated", scale, num_loops=num_loops), scale)
-    own = SIZES[scale].recipe
+    base = fit_budget(_base("modulated", scale, num_loops=num_loops), scale)
+    own = SCALE_SPECS[scale].recipe
     other = "fast" if own == "paper" else "paper"
-    by_other = _start("modulated", scale, recipe_name=other)
+    by_other = base_config(PROBLEM, scale, "modulated", recipe_name=other, num_loops=SCALE_SPECS[scale].study_loops)
     positions = by_other.model.positions
     by_other = replace(base, model=replace(base.model, positions=positions), train=by_other.train)
     if scale != "smoke":
-        by_other = with_share(by_other, estimated_flops(base) / estimated_flops(by_other))
-    return Experiment(
-        id="recipes",
-        title="The paper's recipe and another at equal work",
-        about=(
-            f"One model trained by the recipe `{own}` and by `{other}` with as many floating-point operations in all. "
-            "The paper's is AdamW at 1e-4, batches of 64 from a million examples and learned positions, at full length "
-            f"from the start. {_on(scale)}"
-        ),
-        scale=scale,
-        cells=tuple(Cell(row, f"timestep r={num_loops}", config) for row, config in ((own, base), (other, by_other))),
-        measures=measures(scale),
+        by_other = scale_steps(by_other, estimated_flops(base) / estimated_flops(by_other))
+    column = f"modulated r={num_loops}"
+    return _study(
+        "recipes",
+        "The paper's recipe against ours",
+        "A modulated model trained by our recipe and by the paper's with equal FLOPs in total. The paper's is AdamW "
+        "at 1e-4 with batches of 64 from a million examples, learned positions, and full-length strings from the "
+        "start.",
+        scale,
+        (Cell(own, column, base, recipe=own), Cell(other, column, by_other, recipe=other)),
         against=own,
     )
 
 
 def equal_time(scale: Scale) -> Experiment:
-    most = SIZES[scale].study_loops
+    most = SCALE_SPECS[scale].study_loops
     configs = {
-        (f"r={num_loops}", name): _for_as_long_as_most(block, num_loops, scale)
-        for name, block in BLOCKS.items()
+        (f"r={num_loops}", block): _trained_as_long_as_most(block, num_loops, scale)
+        for block in BLOCKS
         for num_loops in loops_of(PROBLEM, scale)
         if num_loops <= most
     }
-    return Experiment(
-        id="equal-time",
-        title="Many loops or many steps, in the same time",
-        about=(
-            f"Models of few loops, trained for as long as those of r = {most}: by a measured speed, their steps are "
-            "cheaper by nearly as much as they loop less, and as many more are taken, with as many more examples. "
-            f"{_on(scale)}"
-        ),
-        scale=scale,
-        cells=tuple(Cell(row, column, config) for (row, column), config in configs.items()),
-        measures=measures(scale),
+    return _study(
+        "equal-time",
+        "Few loops and many steps, or many loops and few steps",
+        "Models with few loops are trained for as long as those with many: their steps are cheaper, so they take "
+        "more of them and see more examples.",
+        scale,
+        _cells(configs),
         against=f"r={most}",
     )
 
 
-def _for_as_long_as_most(block: str, num_loops: int, scale: Scale) -> RunConfig:
-    """A model of few loops, trained for as long as one of the most."""
-    most = fitting(_start(block, scale), scale)
+def _trained_as_long_as_most(block: str, num_loops: int, scale: Scale) -> RunConfig:
+    """Return a model with few loops whose training takes as long as that of the study's largest loop count."""
+    most = fit_budget(_base(block, scale), scale)
     config = replace(most, model=replace(most.model, num_loops=num_loops))
     if scale == "smoke":
         return config
-    return with_share(config, estimated_seconds(most, scale) / estimated_seconds(config, scale))
+    return scale_steps(config, estimated_seconds(most, scale) / estimated_seconds(config, scale))
 
 
 def rates(scale: Scale) -> Experiment:
-    num_loops = max(count for count in loops_of(PROBLEM, scale) if count < SIZES[scale].study_loops)
+    num_loops = max(count for count in loops_of(PROBLEM, scale) if count < SCALE_SPECS[scale].study_loops)
     cells = []
-    for name, block in BLOCKS.items():
-        config = _for_as_long_as_most(block, num_loops, scale)
+    for block in BLOCKS:
+        config = _trained_as_long_as_most(block, num_loops, scale)
         seconds = estimated_seconds(config, scale)
-        # A longer start on short strings would help a rate that is too high, by leaving it less to do (dev/LOG.md).
-        train = config.train.override(curriculum_steps=_start(block, scale).train.curriculum.curriculum_steps)
+        # A longer phase of short strings would favour rates that are too high for long strings (dev/LOG.md).
+        train = config.train.override(curriculum_steps=_base(block, scale).train.curriculum.curriculum_steps)
         longer = estimated_seconds(replace(config, train=train), scale) / seconds
         train = train.override(num_steps=int(train.num_steps / longer))
-        for row, share in (("all", 1.0), ("half", 0.5), ("quarter", 0.25)):
+        for row, factor in (("full rate", 1.0), ("half rate", 0.5), ("quarter rate", 0.25)):
             lower = train.override(
-                learning_rate=share * train.optimizer.learning_rate,
-                muon_learning_rate=share * train.optimizer.muon_learning_rate,
+                learning_rate=factor * train.optimizer.learning_rate,
+                muon_learning_rate=factor * train.optimizer.muon_learning_rate,
             )
-            cells.append(Cell(row, f"{name} r={num_loops}", replace(config, train=lower)))
-    return Experiment(
-        id="rates",
-        title="How high a rate a long training bears",
-        about=(
-            "Models of few loops, trained for as long as those of many, at the rates of the recipe, at half and at a "
-            f"quarter of them; on short strings only for as many steps as the recipe has. {_on(scale)}"
-        ),
-        scale=scale,
-        cells=tuple(cells),
-        measures=measures(scale),
-        against="all",
+            cells.append(Cell(row, f"{block} r={num_loops}", replace(config, train=lower)))
+    return _study(
+        "rates",
+        "Learning rates for long training",
+        "Models with few loops, trained for as long as those with many, at the learning rate of the recipe, at half of "
+        "it and at a quarter of it. The phase of short strings is as long as in the recipe.",
+        scale,
+        tuple(cells),
+        against="full rate",
     )
 
 
 def words(scale: Scale) -> Experiment:
     length, num_loops, alphabet = {"smoke": (4, 4, 3), "laptop": (6, 8, 3)}.get(scale, (20, 20, 26))
-    # Words that people compare have any lengths and any letters, and are much alike or not at all.
+    # People compare words of any length and with any letters, which are much alike or not at all.
     of_all: dict[str, Any] = {
         "length": length, "min_length": 1, "min_letters": 1, "max_letters": alphabet, "lengths": "any",
         "edits": "uniform",
@@ -323,27 +307,19 @@ def words(scale: Scale) -> Experiment:
     of_lcs: dict[str, Any] = {"pairs": "edited"}
     cells = []
     for row, problem, of_task in (("edit distance", "ED40", {}), ("LCS", "LCS60", of_lcs)):
-        for name, block in BLOCKS.items():
-            config = dense(problem, scale, block, num_loops=num_loops)
+        for block in BLOCKS:
+            config = dense_config(problem, scale, block, num_loops=num_loops)
             config = replace(config, task=replace(config.task, **of_all, **of_task))
-            # A length of a pair comes in few of the batches, so that it takes half as many again.
-            cells.append(Cell(row, f"{name} r={num_loops}", with_share(config, 1.5)))
-    return Experiment(
-        id="words",
-        title="Words of any length",
-        about=(
-            f"Words of 1 to {length} letters, drawn from one to all {alphabet} letters: for models that answer what "
-            f"people type. By the recipe `dense`, with answers for all prefixes in training. Scale {scale}."
-        ),
-        scale=scale,
-        cells=tuple(cells),
-        measures=measures(scale),
+            # Each pair of lengths appears in few batches, so training takes half as many steps again.
+            cells.append(Cell(row, f"{block} r={num_loops}", scale_steps(config, 1.5), recipe="dense"))
+    return _study(
+        "words",
+        "Words of any length",
+        "Pairs of words of any length up to a limit, for models that answer what people type. Training has the answers "
+        "for all prefixes as targets.",
+        scale,
+        tuple(cells),
     )
-
-
-def _on(scale: Scale) -> str:
-    base = start(PROBLEM, scale)
-    return f"Edit distance, n = {base.task.size}. Scale {scale}: {SCALE_TEXT[scale]}."
 
 
 STUDIES: dict[str, Callable[[Scale], Experiment]] = {

@@ -13,7 +13,7 @@ from looped.config import RunConfig
 from looped.experiments.locks import claimed
 from looped.experiments.measure import failed_try, lacking, measure_run, own_record
 from looped.experiments.records import RECORD_NAME, Record, save_record
-from looped.experiments.spec import Measures
+from looped.experiments.spec import EvalPlan
 from looped.utils.errors import InputError
 from looped.utils.memory import exhausted_memory
 
@@ -53,12 +53,12 @@ def start_worker(runner: Connection, device: str | None) -> None:
 _IDLE = threading.Event()  # in a worker: set while no run is being worked on
 
 
-def finish_cell(config: RunConfig, root: str, measures: Measures) -> WorkerResult:
+def finish_cell(config: RunConfig, root: str, plan: EvalPlan) -> WorkerResult:
     """In a worker: train and test one run, unless another one is at it."""
     _IDLE.clear()
     try:
         threads = config.train.runtime.num_threads or int(os.environ["OMP_NUM_THREADS"])
-        return finish_run(replace(config, train=config.train.override(num_threads=threads)), Path(root), measures)
+        return finish_run(replace(config, train=config.train.override(num_threads=threads)), Path(root), plan)
     except InputError as error:
         return WorkerResult("failed", str(error))
     except (OSError, MemoryError, RuntimeError) as error:
@@ -76,7 +76,7 @@ def _is_of_the_machine(error: RuntimeError) -> bool:
     )
 
 
-def finish_run(config: RunConfig, root: Path, measures: Measures) -> WorkerResult:
+def finish_run(config: RunConfig, root: Path, plan: EvalPlan) -> WorkerResult:
     """Train and test one run under `root` and write its record, from wherever it stands."""
     from looped.training import Interrupted, train
     from looped.training.trainer import Diverged
@@ -86,11 +86,11 @@ def finish_run(config: RunConfig, root: Path, measures: Measures) -> WorkerResul
         if not free:
             return WorkerResult("busy")
         record = own_record(folder, config)
-        if record is not None and not lacking(record, config, measures):
+        if record is not None and not lacking(record, config, plan):
             return WorkerResult("finished", record=record)
         try:
             train(config, folder, quiet=True)
-            record = measure_run(config, folder, measures, record)
+            record = measure_run(config, folder, plan, record)
         except Interrupted:
             return WorkerResult("stopped")
         except Diverged as error:

@@ -1,8 +1,9 @@
 """Use trained runs: load one and watch its answer after every loop."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +13,8 @@ from looped.config import RunConfig
 from looped.models import LoopModel, build_model
 from looped.models.engines import set_engine
 from looped.models.model import load_weights
-from looped.tasks import Batch, Task
-from looped.training.evaluation import EVALUATION_SEED
+from looped.tasks import Batch, Split, Task
+from looped.training.evaluation import EVALUATION_SEED, evaluate
 from looped.training.run_folder import RunFolder
 from looped.training.schedules import trained_size
 from looped.utils.errors import require
@@ -65,6 +66,17 @@ class Run:
         else:
             batch = self.task.sample(EVALUATION_SEED, "test", [index or 0], trained_size(self.config))
         return batch.inputs[0], batch.targets[0]
+
+    def evaluate(
+        self, loops: Sequence[int] | None = None, size: int | None = None, split: Split = "test"
+    ) -> dict[str, Any]:
+        """Return metrics at each loop count (default: the trained number) on held-out examples, with intervals."""
+        return evaluate(self.model, self.task, split, size, loops, example_size=trained_size(self.config))
+
+    def answer(self, question: str | np.ndarray, num_loops: int | None = None) -> str:
+        """Return the answer to one question after the last loop."""
+        *_, frame = self.solve(question, num_loops)
+        return frame.answer
 
     def solve(self, question: str | np.ndarray, num_loops: int | None = None) -> Iterator[Frame]:
         """Yield the answer after every loop. A question is text as a person types it, or the inputs of an example."""

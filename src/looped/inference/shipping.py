@@ -29,10 +29,11 @@ from looped.models.pretrained import (
     shipped_path,
 )
 from looped.tasks import Batch
-from looped.training.evaluation import EVALUATION_SEED, INTERVAL_DEVIATIONS, evaluate, interval
+from looped.training.evaluation import EVALUATION_SEED, evaluate
 from looped.training.schedules import trained_size
 from looped.utils.errors import InputError, require
 from looped.utils.files import read_json, save
+from looped.utils.stats import INTERVAL_DEVIATIONS, fisher_exact, mean_interval
 
 MAX_TOTAL_BYTES = 36_000_000  # of all models: a package should stay quick to install
 
@@ -165,30 +166,11 @@ def agree(first: ShippedScore, second: ShippedScore) -> bool:
     make most of the mean, and would then think itself more exact than it is.
     """
     if first.num_right is not None and second.num_right is not None:
-        return chance_of_shares(first.num_right, first.size, second.num_right, second.size) >= LEAST_PROBABILITY
+        return fisher_exact(first.num_right, first.size, second.num_right, second.size) >= LEAST_PROBABILITY
     both = (first, second)
     squares = sum((each.size * (each.high - each.low) / (2 * INTERVAL_DEVIATIONS)) ** 2 for each in both)
     variance = squares / sum(each.size for each in both)
     return abs(first.value - second.value) <= DEVIATIONS * math.sqrt(variance * sum(1 / each.size for each in both))
-
-
-def chance_of_shares(right: int, total: int, other_right: int, other_total: int) -> float:
-    """Fisher's exact test, two-sided: how likely shares at least as unlikely are, if both come from one model.
-
-    Near 0 % and 100 %, where good models are, the usual normal approximation finds differences that are none.
-    """
-    all_right, everything = right + other_right, total + other_total
-
-    def log_chance(k: int) -> float:
-        return _log_choose(total, k) + _log_choose(other_total, all_right - k) - _log_choose(everything, all_right)
-
-    possible = range(max(0, all_right - other_total), min(total, all_right) + 1)
-    seen = log_chance(right) + 1e-9  # so that rounding does not part what is equally likely
-    return min(1.0, sum(math.exp(chance) for k in possible if (chance := log_chance(k)) <= seen))
-
-
-def _log_choose(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 @torch.no_grad()
@@ -220,7 +202,7 @@ def _measure_fresh(run: Run, recorded: ShippedScore, until: float, clock: Callab
             break
         chunk = min(4 * chunk, fits)  # the first chunks also pay for compilation, so they tell too much
     scored = np.concatenate(values)
-    return ShippedScore(task.metric, float(scored.mean()), *interval(scored), len(scored), recorded.loops)
+    return ShippedScore(task.metric, float(scored.mean()), *mean_interval(scored), len(scored), recorded.loops)
 
 
 def _read_record(path: Path) -> tuple[dict[str, Any], ShippedScore | None]:

@@ -15,12 +15,11 @@ from looped.tasks.base import MAX_EXAMPLES
 from looped.training.batches import trained_on
 from looped.training.loss import position_losses
 from looped.utils.errors import require, require_counts
+from looped.utils.stats import bootstrap, mean_interval
 from looped.utils.types import Progress
 
 # All runs are measured on the same held-out examples, whatever their training seed.
 EVALUATION_SEED = 0
-NUM_RESAMPLES = 1000
-INTERVAL_DEVIATIONS = 1.959964  # half the width of a 95 % interval, in standard deviations
 MAX_BATCH = 250
 MAX_SCORES = 2**28
 
@@ -168,34 +167,11 @@ def _summary(values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> 
         low = high = math.nan
     elif metric == "perplexity":
         assert losses is not None
-        low, high = _bootstrap(lambda rows: _perplexity(losses[rows].sum() / counts[rows].sum()), len(counts))
+        low, high = bootstrap(lambda rows: _perplexity(losses[rows].sum() / counts[rows].sum()), len(counts))
     else:
-        low, high = interval(values[metric])
+        low, high = mean_interval(values[metric])
     return {**row, "low": low, "high": high}
 
 
 def _perplexity(loss: float) -> float:
     return math.exp(min(loss, 700.0))  # exp overflows soon after 700
-
-
-def interval(values: np.ndarray) -> tuple[float, float]:
-    """Return a 95 % interval of the mean: Wilson's for zeros and ones, otherwise a bootstrap interval."""
-    if np.isin(values, (0.0, 1.0)).all():
-        return wilson(int(values.sum()), len(values))
-    return _bootstrap(lambda rows: float(values[rows].mean()), len(values))
-
-
-def _bootstrap(statistic: Callable[[np.ndarray], float], size: int) -> tuple[float, float]:
-    generator = np.random.default_rng(0)
-    drawn = [statistic(generator.integers(size, size=size)) for _ in range(NUM_RESAMPLES)]
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return float(low), float(high)
-
-
-def wilson(right: int, total: int) -> tuple[float, float]:
-    """Return Wilson's score interval of a fraction."""
-    share, z = right / total, INTERVAL_DEVIATIONS
-    centre = (share + z * z / (2 * total)) / (1 + z * z / total)
-    half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    # Rounding must not push an end past the fraction itself (at 0 and 1 they are equal).
-    return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))

@@ -72,6 +72,15 @@ def _text(values: dict[str, float]) -> str:
     return "  ".join(shown)
 
 
+def _brief(values: dict[str, float]) -> str:
+    """Return the values that fit beside a bar on a terminal of 80 columns."""
+    shown = ("loss", "accuracy", "squared_error", "validation")
+    return "  ".join(f"{_SHORT.get(name, name)} {values[name]:.3g}" for name in shown if name in values)
+
+
+_SHORT = {"accuracy": "acc", "squared_error": "error", "validation": "val"}
+
+
 class _PlainLines:
     """Print at most about fifty lines of steps and fifty of validations per run, for pipes and log files."""
 
@@ -99,7 +108,7 @@ class _Bar:
 
         self.bar = Progress(
             TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=16),
             TimeRemainingColumn(),
             TextColumn("{task.description}"),
             console=Console(stderr=True),
@@ -110,7 +119,7 @@ class _Bar:
 
     def show(self, step: int, values: dict[str, float]) -> None:
         self.values.update(values)
-        self.bar.update(self.task, completed=step, description=_text(self.values))
+        self.bar.update(self.task, completed=step, description=_brief(self.values))
 
     def close(self) -> None:
         self.bar.stop()

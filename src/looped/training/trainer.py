@@ -20,6 +20,7 @@ from looped.models import build_model
 from looped.models.engines import choose_device, describe_device
 from looped.models.model import load_weights
 from looped.models.pretrained import read_shipped, require_no_near_miss, resolve_name
+from looped.recipes import configure
 from looped.tasks import Split
 from looped.training.batches import batch_at, batches
 from looped.training.checkpoint import Checkpoint, save_checkpoint
@@ -310,9 +311,27 @@ class Trainer:
             print(f"looped: {message}", file=sys.stderr)
 
 
-def train(config: RunConfig, folder: str | Path | None = None, *, quiet: bool = False) -> TrainResult:
-    """Train a run, or resume it. A finished run is not trained again."""
-    return Trainer(config, folder, quiet=quiet).fit()
+def train(
+    run: RunConfig | str,
+    folder: str | Path | None = None,
+    *,
+    quiet: bool = False,
+    recipe: str | None = None,
+    block: str = "looped",
+    **settings: Any,
+) -> TrainResult:
+    """Train a run, or resume it. A finished run is not trained again.
+
+    `run` is a config or the name of a task. For a task, settings start from a recipe (default: `fast` on a GPU, `laptop`
+    on a CPU) and can be changed by name: `train("edit-distance", length=8, dim=128, num_steps=500)`.
+    """
+    if isinstance(run, str):
+        name = recipe or ("laptop" if choose_device("auto").type == "cpu" else "fast")
+        run = configure(name, run, block, **settings)
+    elif recipe is not None or block != "looped" or settings:
+        names = ", ".join(["recipe"] * (recipe is not None) + ["block"] * (block != "looped") + [*settings])
+        raise InputError(f"{names}: expected with the name of a task, got a RunConfig")
+    return Trainer(run, folder, quiet=quiet).fit()
 
 
 def _with_resolved_origin(config: RunConfig) -> RunConfig:

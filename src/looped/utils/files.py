@@ -139,6 +139,16 @@ def save_json(path: Path, value: Any) -> None:
     save_text(path, json.dumps(value, indent=1) + "\n")
 
 
+def read_text(path: Path) -> str:
+    """Return the text of a UTF-8 file; raise InputError if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: expected text in UTF-8, got other bytes") from None
+    except OSError as error:
+        raise InputError(f"{path}: expected a text file, got an error: {error.strerror}") from None
+
+
 def from_json(text: str | bytes) -> Any:
     """What JSON says; a `ValueError` where it says nothing, also where it is nested deeper than can be followed."""
     try:

@@ -1,7 +1,7 @@
-"""What a model answers, loop by loop, as one animated SVG: the terminal's player for a page.
+"""Draw a model's answers after every loop as one animated SVG, for web pages.
 
-The file may stand where no script runs and nothing else is loaded. All that moves is CSS: each moment is a group that
-is shown in its part of the time. The last one is seen without CSS, too, so it is there where nothing moves.
+The file needs no script and loads nothing. CSS shows each moment for its part of the time. The last moment is visible
+without CSS too.
 """
 
 import html
@@ -15,18 +15,18 @@ from looped.viz.board import LIKELY, QUESTION_LINES, SURE, Play, cells, question
 
 SECONDS_PER_LOOP = 0.25
 LONGEST_SECONDS = 10.0
-"""of all loops together"""
+"""longest time of all loops together"""
 OPENING, HOLD = 1.0, 3.0
-"""seconds of the question alone, and of the last answer"""
+"""seconds that the question alone and the last answer are shown"""
 
 WIDTH, MARGIN = 660, 24
 BOARD = 360
 """side of a Sudoku board"""
 COLUMN = MARGIN + BOARD + 28
-"""where the words beside it begin"""
+"""left edge of the text beside the board"""
 
-# Okabe and Ito's blue, vermilion and green, which people with any kind of colour vision tell apart; the last two are
-# darker than theirs, as small print needs it. They lie on a light card, so they look the same on a dark page.
+# Blue, vermilion and green of Okabe and Ito, which people with any colour vision can tell apart. The last two are
+# darker here, because the print is small. The background is light, so the picture looks the same on a dark page.
 BLUE, VERMILION, GREEN = "#0072b2", "#ad4900", "#00795a"
 INK, GREY, PALE, SHADE, TINT, WHITE = "#1d2329", "#5b6670", "#d3d9de", "#eef1f4", "#fde5d8", "#ffffff"
 STYLE = f"""\
@@ -44,7 +44,7 @@ svg{{font:15px "Helvetica Neue",Helvetica,Arial,"Liberation Sans",sans-serif;fil
 
 
 class Look(NamedTuple):
-    """How a kind of digit is drawn, and called in the legend."""
+    """The style of one kind of digit, and its name in the legend."""
 
     style: str
     ground: str
@@ -62,15 +62,17 @@ VERDICTS = {"solved": "good", "open": "", "against the rules": "against"}
 
 
 class Drawing(NamedTuple):
+    """The SVG elements of a picture."""
+
     height: int
     still: list[str]
-    """what is always there"""
+    """elements that are always visible"""
     moments: list[list[str]]
-    """what is there for a while: with the question alone, then after each loop"""
+    """elements of one moment each: the question alone, then after each loop"""
 
 
 def film(play: Play) -> str:
-    """An SVG file that plays the answers again and again. Same play, same bytes."""
+    """Return an SVG file that repeats the answers for ever. Equal plays give equal bytes."""
     height, still, moments = DRAWINGS.get(play.task.name, page)(play)
     seconds, marks = _marks(len(play.frames))
     rules, groups = [], []
@@ -99,14 +101,14 @@ def film(play: Play) -> str:
 
 
 def _marks(num_loops: int) -> tuple[float, list[str]]:
-    """Seconds of the whole; and where each moment begins, and the last one ends, in percent of them."""
+    """Return the total seconds, and the start of each moment and the end of the last one in percent."""
     each = min(SECONDS_PER_LOOP, LONGEST_SECONDS / num_loops)
     times = [0.0, *accumulate([OPENING, *[each] * (num_loops - 1), HOLD])]
     return times[-1], [f"{100 * time / times[-1]:.6g}" for time in times]
 
 
 def board(play: Play) -> Drawing:
-    """A Sudoku: the board, and beside it the loop, how sure the model is, what the rules say, what the looks mean."""
+    """Draw a Sudoku board, with the loop, the confidence, the verdict and a legend beside it."""
     side = math.isqrt(len(play.inputs))
     given = [(cell, int(digit), "given") for cell, digit in enumerate(play.inputs) if digit]
     still = [
@@ -136,7 +138,7 @@ Digit = tuple[int, int, str]
 
 
 def _squares(drawn: Sequence[Digit], side: int, inset: int) -> str:
-    """The ground of digits of one kind; with an inset, the lines around them stay to be seen."""
+    """Draw the background of digits of one kind; with an inset, the grid lines around them stay visible."""
     if not drawn:
         return ""
     size, start, edge = BOARD / side, MARGIN + inset, f"{BOARD / side - 2 * inset:g}"
@@ -146,14 +148,14 @@ def _squares(drawn: Sequence[Digit], side: int, inset: int) -> str:
 
 
 def _lines(parts: int, width: int, colour: str) -> str:
-    """A board's lines: around it, and between so many parts of it."""
+    """Draw the lines around a board and between its parts."""
     places = [f"{MARGIN + BOARD * place / parts:g}" for place in range(parts + 1)]
     path = "".join(f"M{MARGIN} {place}h{BOARD}M{place} {MARGIN}v{BOARD}" for place in places)
     return f'<path stroke="{colour}" stroke-width="{width}" stroke-linecap="square" d="{path}"/>'
 
 
 def _digits(drawn: Sequence[Digit], side: int) -> list[str]:
-    """Digits in their cells, those of a kind together."""
+    """Draw digits in their cells, grouped by kind."""
     size = BOARD / side
     groups = dict.fromkeys(LOOKS, "")
     for cell, digit, kind in drawn:
@@ -167,7 +169,7 @@ def _digits(drawn: Sequence[Digit], side: int) -> list[str]:
 
 
 def _legend(bottom: int) -> list[str]:
-    """A square of each kind, with words."""
+    """Draw a sample square of each kind with its name."""
     pieces = ['<g id="legend">']
     for place, look in enumerate(LOOKS.values()):
         y = bottom - 28 * (len(LOOKS) - place) + 6
@@ -180,7 +182,7 @@ def _legend(bottom: int) -> list[str]:
 
 
 def page(play: Play) -> Drawing:
-    """Any other task: the question, the answer, green where it is right, and the truth where it is known."""
+    """Draw any other task: the question, the answer (green if right) and the truth if it is known."""
     asked = _wrap(question(play), 66, QUESTION_LINES)
     answers = [_wrap(frame.answer, 54, 3) for frame in play.frames]
     top = 140 + 22 * len(asked)
@@ -214,7 +216,7 @@ def _heading(play: Play, x: int, letters: int) -> list[str]:
 
 
 def _progress(play: Play, done: int, x: int) -> list[str]:
-    """How many loops are done, in words and as a bar."""
+    """Draw the number of finished loops, in words and as a bar."""
     loop = play.frames[done - 1].loop if done else 0
     total = len(play.frames)
     return [_text(x, 64, f"loop {loop} of {total}", "large"), *([_bar(x, done / total, INK)] if done else [])]
@@ -230,7 +232,7 @@ def _text(x: int, y: int, text: str, style: str = "") -> str:
 
 
 def _wrap(text: str, letters: int, most: int) -> list[str]:
-    """Lines of so many letters, at least one; what does not fit into the most of them is left out, with a mark."""
+    """Return at least one and at most `most` lines of `letters` characters; a cut is marked with an ellipsis."""
     rows = [row[start : start + letters] for row in text.splitlines() for start in range(0, len(row) or 1, letters)]
     if len(rows) <= most:
         return rows or [""]
@@ -238,5 +240,5 @@ def _wrap(text: str, letters: int, most: int) -> list[str]:
 
 
 def _escape(text: str) -> str:
-    """Text as XML may hold it: some characters it does not even allow escaped."""
+    """Escape text for XML, and replace characters that XML does not allow at all."""
     return html.escape(re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text))

@@ -1,4 +1,4 @@
-"""What a model answers, loop by loop, on a terminal: a Sudoku board, and for every other task a table."""
+"""Show a model's answers after every loop on a terminal: as a Sudoku board, or as a table for other tasks."""
 
 import math
 import time
@@ -12,27 +12,27 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:  # it would load torch, which the player has no use for
+if TYPE_CHECKING:  # importing these would load torch, which is not needed here
     from looped.inference.run import Frame
     from looped.tasks import Task
 
 SECONDS_PER_LOOP = 0.15
 LONGEST_SECONDS = 5.0
-"""of a whole play, unless a delay is chosen"""
+"""longest time of all loops together, unless a delay is chosen"""
 
 SURE, LIKELY = 0.9, 0.5
 STYLES = {"given": "bold", "sure": "green", "likely": "yellow", "unsure": "bright_black", "against the rules": "red"}
 VERDICTS = {"solved": "bold green", "open": "", "against the rules": "red"}
 QUESTION_LINES = 4
-"""most lines that a question takes beside its answers"""
+"""most lines of a question above its answers"""
 SHOWN_POINTS, SHOWN_NUMBERS = 2, 6
-"""of a tree's points, and of the numbers of each"""
+"""points of a decision tree that are shown, and numbers of each"""
 ASCII = str.maketrans("┌┬┐├┼┤└┴┘─│·", "+++++++++-|.")
 
 
 @dataclass(frozen=True)
 class Play:
-    """One question, and the answers to it."""
+    """One question and the model's answers to it."""
 
     title: str
     task: "Task"
@@ -41,15 +41,16 @@ class Play:
     truth: str | None = None
 
     def is_right(self, frame: "Frame") -> bool:
+        """Return whether the answer of a frame is right."""
         return self.task.is_right(self.inputs, frame.outputs, self.truth)
 
 
 View = Callable[[Play, int, Console], RenderableType]
-"""Draws the answer after a loop, by its place in `frames`."""
+"""Draws the answer at one place in `frames`."""
 
 
 def show_live(play: Play, console: Console, delay: float | None = None) -> None:
-    """Draw loop after loop in one place; the last one stays."""
+    """Draw loop after loop in the same place. The last one stays."""
     view = VIEWS.get(play.task.name, table)
     if delay is None:
         delay = min(SECONDS_PER_LOOP, LONGEST_SECONDS / len(play.frames))
@@ -61,13 +62,13 @@ def show_live(play: Play, console: Console, delay: float | None = None) -> None:
 
 
 def final_board(play: Play, console: Console) -> None:
-    """The last answer of a task that has a board, without colours or movement; of another one nothing."""
+    """Print the last answer as a board, without colours, if the task has one."""
     if play.task.name in VIEWS:
         console.print(_grid(play, len(play.frames) - 1, console))
 
 
 def board(play: Play, place: int, console: Console) -> RenderableType:
-    """A Sudoku: the given digits, and the model's own coloured by how sure it is, or red where they break a rule."""
+    """Draw a Sudoku: given digits, and the model's digits coloured by confidence, or red if they break a rule."""
     said, text = verdict(play, place)
     numbers = Text(f"{play.frames[place].how_sure}   ").append(text, VERDICTS[said])
     legend = Text("   ").join(Text(*each) for each in STYLES.items())
@@ -75,7 +76,7 @@ def board(play: Play, place: int, console: Console) -> RenderableType:
 
 
 def cells(play: Play, place: int) -> list[tuple[int, str]]:
-    """Each cell's digit, 0 for none, and its kind, one of `STYLES`. Given digits stand, whatever a model says there."""
+    """Return each cell's digit (0: none) and kind, one of `STYLES`. Given digits are never changed."""
     frame = play.frames[place]
     digits = np.where(play.inputs > 0, play.inputs, frame.outputs)
     wrong = rule_breakers(play.task, digits)
@@ -87,9 +88,9 @@ def cells(play: Play, place: int) -> list[tuple[int, str]]:
 
 
 def verdict(play: Play, place: int) -> tuple[str, str]:
-    """What the rules say of a board, one of `VERDICTS`, and the same in words."""
+    """Return the state of a board, one of `VERDICTS`, and the same in words."""
     drawn = cells(play, place)
-    broken = sum(kind == "against the rules" for _, kind in drawn)  # the given cells are not to blame
+    broken = sum(kind == "against the rules" for _, kind in drawn)  # given cells are never counted
     if broken:
         return "against the rules", f"cells against the rules: {broken}"
     empty = sum(digit == 0 for digit, _ in drawn)
@@ -97,14 +98,14 @@ def verdict(play: Play, place: int) -> tuple[str, str]:
 
 
 def rule_breakers(task: "Task", digits: np.ndarray) -> np.ndarray:
-    """(cells,) booleans: whether another cell of the same row, column or box has the same digit."""
+    """Return, for each cell, whether another cell of its row, column or box has the same digit."""
     same = (digits[:, None] == digits) & (digits > 0) & ~np.eye(len(digits), dtype=np.bool_)
     units = [np.array(ids) for ids in task.spec.coordinates[1:]]
     return (same & np.any([ids[:, None] == ids for ids in units], axis=0)).any(axis=1)
 
 
 def table(play: Play, place: int, console: Console) -> RenderableType:
-    """Any task: the latest answers that fit on the screen, in green where they are right."""
+    """Draw any task: the latest answers that fit on the screen, green if right."""
     lines = question(play).splitlines() or [""]
     shown, more = lines[:QUESTION_LINES], len(lines) - QUESTION_LINES
     if more > 0:
@@ -123,12 +124,12 @@ VIEWS: dict[str, View] = {"sudoku": board}
 
 
 def question(play: Play) -> str:
-    """What was asked, as a person reads it; in the task's own words, unless they are a wall of numbers."""
+    """Return the question as a person reads it, shortened for tasks whose inputs are long lists of numbers."""
     return QUESTIONS.get(play.task.name, play.task.render)(play.inputs)
 
 
 def points(inputs: np.ndarray) -> str:
-    """A tree's question: how many points there are, the beginning of the first ones, and that of the query."""
+    """Return a decision tree's question: the number of points, the first ones and the query, shortened."""
     xs, values = inputs[::2], inputs[1::2, 0]
     first = f": the first {SHOWN_POINTS}" if len(values) > SHOWN_POINTS else ""
     what = ("point", "its value") if len(values) == 1 else ("points", "their values")
@@ -145,7 +146,7 @@ def _heading(play: Play, place: int) -> Text:
 
 
 def _grid(play: Play, place: int, console: Console) -> Text:
-    """The board's lines and digits."""
+    """Draw the board's lines and digits."""
     side = math.isqrt(len(play.inputs))
     box = math.isqrt(side)
     rules = [left + middle.join(["─" * (2 * box + 1)] * box) + right for left, middle, right in ("┌┬┐", "├┼┤", "└┴┘")]
@@ -165,7 +166,7 @@ def _grid(play: Play, place: int, console: Console) -> Text:
 
 
 def _numbers(x: np.ndarray) -> str:
-    """The first numbers of a point, in columns."""
+    """Return the first numbers of a point in columns."""
     return " ".join(f"{number:5.2f}" for number in x[:SHOWN_NUMBERS]) + (" ..." if len(x) > SHOWN_NUMBERS else "")
 
 

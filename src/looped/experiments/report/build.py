@@ -1,154 +1,291 @@
-"""Experiments and their records as Markdown and as one self-contained HTML page, and the README's table."""
+"""Build the report: from records to one self-contained HTML page."""
 
-import re
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 
-from looped.config import RunConfig
-from looped.utils.errors import InputError, require
-from looped.experiments.report.charts import figures, readme_figure
-from looped.experiments.report.compare import compares_numbers, compares_order
-from looped.experiments.report.document import (Block, Document, Points, Section, Words, markdown, markdown_block, markdown_table, panel_path)
-from looped.experiments.report.cells import Measured, measured_cells
-from looped.experiments.report.page import page
-from looped.experiments.records import Record
-from looped.experiments.spec import SCALES, Experiment
-from looped.experiments.report.theory_section import theory_section
-from looped.experiments.report.tries import other_tries, tries_section
-from looped.experiments.report.tables import beside_paper, claims_table, continuity, details, matrix
-from looped.experiments.report.words import (Part, compute, conditions, distinct_records, legend, not_run, notes_on_runs, rules, summary, verdicts)
-from looped.utils.files import save_text
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-TITLE = "On Expressive Power of Looped Transformers: what we could reproduce"
-_README_START, _README_END = "<!-- results:", "<!-- end of results -->"
+from looped.experiments.records import Record, seedless_key
+from looped.experiments.report.charts import further_charts, main_charts
+from looped.experiments.report.compare import CellResult, distinct_results
+from looped.experiments.report.tables import (
+    SIGNS,
+    Table,
+    comparison_table,
+    cost_text,
+    matrix,
+    other_runs,
+    other_runs_table,
+    problem_name,
+    recipes_of,
+    rows_table,
+    runs_table,
+    settings_table,
+)
+from looped.experiments.spec import SCALE_TEXT, Cell, Experiment, Scale
+from looped.experiments.tables import EXPERIMENTS, SAME_TABLE, experiment
+from looped.utils.errors import InputError
+from looped.utils.files import read_text, save_text
+from looped.viz.plots import Chart, Lines, draw
+
+TITLE = "Looped Transformers: the paper and our results"
+FINDINGS = "findings.toml"
+"""file in the folder of the records: a text written by a person per experiment, by scale (`full` for full size)"""
 
 
-def write_report(
-    experiments: Sequence[Experiment], records: Mapping[str, Record], out: Path, known: Sequence[Experiment] = ()
-) -> Path:
-    """Write `report.md` with its figures and `index.html`; returns the page's path."""
-    made = report(experiments, records, known)
-    for figure in made.figures:
-        for index, svg in enumerate(figure.panels):
-            save_text(out / panel_path(figure, index), svg + "\n")
-    save_text(out / "report.md", markdown(made))
-    save_text(out / "index.html", page(made))
+Findings = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart with the table of its numbers."""
+
+    title: str
+    svg: str
+    table: Table | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    anchor: str
+    title: str
+    about: str
+    finding: str
+    cost: str
+    results: tuple[CellResult, ...]
+    panels: tuple[Panel, ...]
+    summary: Table | None = None
+    """the paper's questions about pairs of models"""
+    tables: tuple[tuple[str, Table], ...] = ()
+    """folded tables with their titles"""
+    further: tuple[Panel, ...] = ()
+    """folded charts"""
+
+
+@dataclass(frozen=True)
+class Report:
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    tables: tuple[Section, ...]
+    """the paper's experiments at full size, and a user's own runs"""
+    studies: tuple[Section, ...]
+    small: tuple[Section, ...]
+    """the paper's experiments on small problems"""
+    other: Table | None
+    """runs that belong to no experiment"""
+    missing: tuple[str, ...]
+    """titles of experiments without any result"""
+    written: str
+    """the date of the findings"""
+    is_of_paper: bool
+    """False for a user's own runs"""
+
+
+def build_report(
+    records: Mapping[str, Record],
+    experiments: Sequence[Experiment] | None = None,
+    *,
+    title: str = TITLE,
+    findings: Findings | None = None,
+    every_run: bool = True,
+) -> Report:
+    """Return the report of any set of records.
+
+    Without `experiments`, the runs are grouped by their problem. With `every_run`, runs that belong to none of the
+    experiments are listed as well.
+    """
+    chosen = own_experiments(records.values()) if experiments is None else experiments
+    texts = findings or {}
+    tables, studies, small, missing = [], [], [], []
+    for name in dict.fromkeys(SAME_TABLE.get(one.id, one.id) for one in chosen):
+        group = [one for one in chosen if SAME_TABLE.get(one.id, one.id) == name]
+        found = distinct_results(group, records)
+        if not any(found.values()):
+            missing.append(group[0].title)
+        elif group[0].is_study:
+            studies.append(_own_table(group, found, texts))
+        else:
+            full = [one for one in group if one.is_full_size or one.scale is None]
+            if any(found[one] for one in full):
+                tables.append(_paper_table(full, [result for one in full for result in found[one]], texts))
+            small += [_own_table([one], found, texts) for one in group if one not in full and found[one]]
+    others = other_runs(records.values(), chosen) if every_run else []
+    return Report(
+        title,
+        _facts(tables, records.values()),
+        tuple(tables),
+        tuple(studies),
+        tuple(small),
+        other_runs_table(others, chosen) if others else None,
+        tuple(missing),
+        _text(texts, "about", "written"),
+        experiments is not None,
+    )
+
+
+def write_report(report: Report, out: Path) -> Path:
+    """Write the page as `index.html` in the folder `out` and return its path."""
+    environment = Environment(
+        loader=PackageLoader("looped.experiments.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    css = resources.files("looped.experiments.report").joinpath("report.css").read_text(encoding="utf-8")
+    recipes = recipes_of(result for section in report.tables for result in section.results)
+    page = environment.get_template("report.html.j2").render(
+        report=report, css=css, signs=SIGNS, scales=SCALE_TEXT, recipes=recipes
+    )
+    save_text(out / "index.html", page)
     return out / "index.html"
 
 
-def report(
-    experiments: Sequence[Experiment], records: Mapping[str, Record], known: Sequence[Experiment] = ()
-) -> Document:
-    """The whole report as data. Where all `known` experiments are given, it also tells of runs that belong to none."""
-    parts: list[Part] = []
-    missing = []
-    for experiment in experiments:
-        measured = measured_cells(experiment, records)
-        parts += [(experiment, measured)] if measured else []
-        missing += [] if measured else [experiment]
-    several = any(len(one.records) > 1 for _, measured in parts for one in measured)
-    sections = [_overview(parts, {one: notes_on_runs(one, records) for one in missing})]
-    shown: set[RunConfig] = set()
-    for experiment, measured in parts:
-        configs = {one.cell.config for one in measured}
-        notes = notes_on_runs(experiment, records)
-        sections.append(_section(experiment, measured, notes, of_runs=not configs <= shown))
-        shown |= configs
-    if known and (tries := other_tries(records.values(), known)):
-        sections.append(tries_section(tries, known))
-    sections.append(theory_section())
-    sections.append(Section("How to read this", "rules", (Points(tuple(rules(several))),)))
-    return Document(TITLE, tuple(summary(parts, missing)), tuple(sections))
+def reported_experiments(
+    records: Mapping[str, Record], names: Iterable[str] = (), scale: Scale | None = None
+) -> list[Experiment]:
+    """Return the experiments of a report, by default all of them at every scale that has results.
+
+    Runs at smoke scale are shown only if there is nothing else, or if that scale is asked for.
+    """
+    names = list(dict.fromkeys(names)) or list(EXPERIMENTS)
+    if scale is not None:
+        return [experiment(name, scale) for name in names]
+    finished = {seedless_key(record.config) for record in records.values() if record.finished}
+
+    def has_results(one: Experiment) -> bool:
+        return any(seedless_key(config) in finished for config in one.configs())
+
+    real = [experiment(name, size) for name in names for size in ("gpu", "paper", "laptop")]
+    smoke = [experiment(name, "smoke") for name in names]
+    if not any(map(has_results, real)) and any(map(has_results, smoke)):
+        return smoke
+    # An experiment without results is listed once as missing.
+    return [one for one in real if has_results(one) or one.scale == "laptop"]
 
 
-def _overview(parts: Sequence[Part], missing: Mapping[Experiment, list[str]]) -> Section:
-    """What was and what was not reproduced, over all experiments."""
-    blocks: list[Block] = []
-    for experiment, measured in parts:
-        if compares_order(experiment):
-            left = not_run(experiment, measured)
-            title = f"{experiment.label}: {left}" if left else experiment.label
-            blocks.append(Points(tuple(verdicts(experiment, measured)), title))
-    if missing:
-        lines = (
-            f"{one.label}: {' '.join(['no result yet.', *notes]) if notes else 'not run yet'}"
-            for one, notes in missing.items()
-        )
-        blocks.append(Points(tuple(lines), "Not run yet"))
-    if not blocks:
-        blocks.append(Words("Nothing that could be compared with the paper has been run yet."))
-    return Section("What was reproduced, and what was not", "verdicts", tuple(blocks))
+def own_experiments(records: Iterable[Record]) -> list[Experiment]:
+    """Return an experiment per problem for runs that belong to no table.
 
-
-def _section(experiment: Experiment, measured: list[Measured], notes: list[str], *, of_runs: bool) -> Section:
-    """An experiment's tables and figures; those of its runs only if no experiment before it had all of them."""
-    table = matrix(experiment, measured)
-    blocks: list[Block | None] = [
-        Words(experiment.about),
-        Words(conditions(experiment, measured)),
-        table,
-        Words(legend(table, measured)),
-        claims_table(experiment, measured) if compares_order(experiment) else None,
-        continuity(measured),
-        *figures(experiment, measured, of_runs=of_runs),
-        details(experiment, measured),
-        Points(tuple(notes), "Notes on runs") if notes else None,
+    The columns are the models. A second run of a model with other settings is in the row `variant 2`, and so on.
+    """
+    problems: dict[str, dict[str, Cell]] = {}
+    for record in sorted(records, key=lambda record: record.config.model.num_loops):
+        config, model = record.config, record.config.model
+        cells = problems.setdefault(f"{config.task.name}, {problem_name(config)}", {})
+        column = "standard" if model.block == "standard" else f"{model.block} r={model.num_loops}"
+        number = 1 + sum(cell.column == column for cell in cells.values())
+        row = problem_name(config) if number == 1 else f"variant {number}"
+        cells.setdefault(seedless_key(config), Cell(row, column, config))
+    return [
+        Experiment(f"runs-{index}", name, "", None, tuple(cells.values()))
+        for index, (name, cells) in enumerate(problems.items())
     ]
-    present = tuple(block for block in blocks if block is not None)
-    return Section(experiment.label, f"{experiment.id}-{experiment.scale}", present)
 
 
-def write_readme(experiment: Experiment, records: Mapping[str, Record], readme: Path) -> None:
-    """Put the table between the README's marks, and its figure where it shows one: numbers there are never typed."""
-    measured, parts, place = _readme_place(experiment, records, readme)
-    parts[place + 1] = f"\n{readme_part(experiment, measured)}\n\n"
-    text, figure = "".join(parts), f"docs/{experiment.id}-{experiment.scale}.svg"
-    if figure in text and (svg := readme_figure(experiment, measured)) is not None:
-        save_text(readme.parent / figure, svg + "\n")
-    save_text(readme, text)
-
-
-def check_readme(experiment: Experiment, records: Mapping[str, Record], readme: Path) -> None:
-    """`InputError` if the README has no place for the experiment, or nothing of it is finished: to be known before a
-    report is written."""
-    _readme_place(experiment, records, readme)
-
-
-def _readme_place(
-    experiment: Experiment, records: Mapping[str, Record], readme: Path
-) -> tuple[list[Measured], list[str], int]:
-    """What there is to show, the README's parts, and which of them is the experiment's mark."""
-    measured, count = measured_cells(experiment, records), len(experiment.cells)
-    require(bool(measured), f"nothing to show in a README: all {count} cells of {experiment.id} are not finished")
+def read_findings(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the texts of `findings.toml`, by experiment and scale; nothing if the file does not exist."""
+    path = folder / FINDINGS
+    if not path.exists():
+        return {}
     try:
-        text = readme.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"expected text in UTF-8 in {readme}, found other bytes") from None
-    except OSError as error:
-        raise InputError(f"cannot read {readme}: expected a file of text ({error.strerror})") from None
-    parts = re.split(f"({_README_START}.*?\n|{_README_END})", text)
-    marks = [part for part in parts if part.startswith((_README_START, _README_END))]
-    paired = [mark.startswith(_README_START) for mark in marks] == [True, False] * (len(marks) // 2)
-    require(bool(marks) and paired, f"expected the lines '{_README_START} ...' and '{_README_END}' in {readme}")
-    # A README with several places says in each mark what belongs there, as in `results: table1 gpu`.
-    return measured, parts, _place(parts, f"{_README_START} {experiment.id} {experiment.scale}")
+        return tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: expected TOML, got {error}") from None
 
 
-def _place(parts: Sequence[str], wanted: str) -> int:
-    """The mark that names the experiment and its scale, or else the first one that names none."""
-    starts = [index for index, part in enumerate(parts) if part.startswith(_README_START)]
-    for index in starts:
-        if parts[index].startswith(wanted):
-            return index
-    plain = [index for index in starts if not re.match(rf"{_README_START} [\w-]+ ({'|'.join(SCALES)})\b", parts[index])]
-    require(bool(plain), f"expected a line '{wanted} ...' in the README, found only marks of other experiments")
-    return plain[0]
+def _paper_table(group: Sequence[Experiment], results: list[CellResult], texts: Findings) -> Section:
+    """Return an experiment of the paper at full size: a panel per row, with one column per recipe."""
+    first, cells = group[0], [cell for one in group for cell in one.cells]
+    charts = main_charts(first.id, cells, results, with_paper=first.is_full_size)
+    rows = list(dict.fromkeys(one.cell.row for one in results))
+    alike = len(charts) == len(rows)
+    tables = [rows_table(each, cells, results, compact=True) for each in ([[row] for row in rows] if alike else [rows])]
+    titles = rows if alike and len(rows) > 1 else [chart.title for chart in charts]
+    return Section(
+        first.id,
+        first.title,
+        first.about,
+        _text(texts, first.id, "full"),
+        cost_text(results, len({cell.name for cell in cells})),
+        tuple(results),
+        _panels(first, charts, titles, tables, legend=len(charts) < 3),
+        comparison_table(results),
+        (("All runs", runs_table(results)), *([] if first.scale else [("Settings", settings_table(results))])),
+        _panels(first, charts := further_charts(results), [chart.title for chart in charts], prefix="further"),
+    )
 
 
-def readme_part(experiment: Experiment, measured: list[Measured]) -> str:
-    """The table, what its signs mean, what it says about the paper, and what it cost."""
-    same_problems = any(compares_numbers(experiment, one) for one in measured)
-    table = (beside_paper if same_problems else matrix)(experiment, measured)
-    points = markdown_block(Points(tuple(verdicts(experiment, measured, brief=True))))
-    cost = "; ".join(filter(None, (compute(distinct_records(measured)), not_run(experiment, measured)))) + "."
-    return "\n\n".join([f"{table.caption}.", markdown_table(table), legend(table, measured), points, cost])
+def _own_table(group: Sequence[Experiment], found: Mapping[Experiment, list[CellResult]], texts: Findings) -> Section:
+    """Return a study, or an experiment of the paper on small problems: our numbers alone, all scales side by side."""
+    shown = sorted((one for one in group if found[one]), key=lambda one: not one.is_full_size)
+    panels: list[Panel] = []
+    tables: list[tuple[str, Table]] = []
+    for one in shown:
+        results = found[one]
+        size = ", ".join(filter(None, (problem_name(results[0].cell.config), one.scale and f"{one.scale} scale")))
+        numbers = matrix(one.cells, results)
+        if one.against is None or len(numbers.rows) > 1:  # otherwise there is nothing to compare
+            charts = main_charts(one.id, one.cells, results)
+            notes = [size] if one.is_study else []
+            titles = [" · ".join([*filter(None, [chart.title]), *notes]) for chart in charts]
+            panels += _panels(one, charts, titles, [numbers] if len(charts) == 1 else [])
+        tables += [(f"Numbers, {size}", numbers), (f"All runs, {size}", runs_table(results))]
+    if len(panels) != 1:  # only a single panel has room for its numbers beside the chart
+        panels = [replace(panel, table=None) for panel in panels]
+    everything = [result for one in shown for result in found[one]]
+    last = shown[-1]
+    names = ("full", "laptop", "smoke") if last.is_study else (str(last.scale),)
+    return Section(
+        last.id if last.is_study else f"{last.id}-{last.scale}",
+        last.title,
+        last.about,
+        " ".join(filter(None, (_text(texts, last.id, name) for name in names))),
+        cost_text(everything, len({(one.scale, cell.name) for one in shown for cell in one.cells})),
+        tuple(everything),
+        tuple(panels),
+        tables=tuple(tables),
+    )
+
+
+def _panels(
+    one: Experiment,
+    charts: Sequence[Chart],
+    titles: Sequence[str],
+    tables: Sequence[Table] = (),
+    *,
+    prefix: str = "main",
+    legend: bool = True,
+) -> tuple[Panel, ...]:
+    """Draw charts. Their titles move into the page, where its font and colours apply."""
+    panels = []
+    for index, (chart, title) in enumerate(zip(charts, titles, strict=True)):
+        name = f"{one.id}-{one.scale or 'own'}-{prefix}-{index}"
+        axes = f"{chart.y_label} against {chart.x_label}" if isinstance(chart, Lines) else chart.x_label
+        alt = f"{title or one.title}: {axes}. The tables hold the numbers."
+        svg = draw([replace(chart, title="")], name, alt, legend=legend, background=False)
+        panels.append(Panel(title, svg, tables[index] if index < len(tables) else None))
+    return tuple(panels)
+
+
+def _text(texts: Findings, name: str, scale: str) -> str:
+    return texts.get(name, {}).get(scale, "").strip()
+
+
+def _facts(tables: Sequence[Section], records: Iterable[Record]) -> tuple[tuple[str, str], ...]:
+    """Return the numbers at the top of the page, each with its meaning."""
+    compared = [one for section in tables for one in section.results if one.difference is not None]
+    finished = [record for record in records if record.finished]
+    counts = {
+        "numbers compared with the paper": len(compared),
+        "agree": sum(one.verdict == "agrees" for one in compared),
+        "are better": sum(one.verdict == "differs" and bool(one.is_better) for one in compared),
+        "are worse": sum(one.verdict == "differs" and not one.is_better for one in compared),
+    }
+    facts = [(str(count), name) for name, count in counts.items()] if compared else []
+    facts.append((str(len(finished)), "finished runs"))
+    facts.append((f"{sum(record.seconds for record in finished) / 3600:.1f} h", "of training"))
+    return tuple(facts)

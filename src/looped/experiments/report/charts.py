@@ -1,339 +1,254 @@
-"""The report's figures: each is drawn where the records have what it shows, with its numbers in words beside it."""
+"""Draw results: ours as solid lines and filled dots, the paper's numbers as dashed lines and hollow dots."""
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
-from looped.experiments.report.compare import row_name
-from looped.experiments.report.document import Figure
-from looped.viz.plots import COLOURS, PALETTE, Bars, BarSeries, Chart, Lines, Series, draw
-from looped.experiments.report.cells import Measured, by_group, by_row, distinct_runs, grouped, measure_named
-from looped.experiments.records import Record, at_trained_loops
-from looped.experiments.spec import Experiment
-from looped.utils.text import plural
+from looped.experiments.metrics import metric_named, metric_of
+from looped.experiments.records import at_trained_loops
+from looped.experiments.report.compare import CellResult, distinct_records
+from looped.experiments.report.tables import row_name
+from looped.experiments.spec import Cell
+from looped.utils.stats import correlation
+from looped.viz.plots import COLOURS, GREY, PALETTE, Chart, Dots, Level, Lines, Series
 
-OTHER_TIMES = ("clamp", "rescale")
-"""test sets that are the same examples with other times for loops beyond the trained number"""
+RECIPE_MARKERS = {"fast": "o", "dense": "s", "paper": "^"}
+EXTRAPOLATIONS = ("clamp", "rescale")
+"""test sets with the same examples, but other time indices beyond the trained loops"""
 FEWEST_RUNS = 5
-"""that a correlation is told of: over fewer than a handful it says nothing"""
-Panels = list[tuple[Chart, str]]
-"""charts, and what each of them shows in one sentence"""
+"""a correlation over fewer runs says nothing"""
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 
-def figures(experiment: Experiment, measured: Sequence[Measured], *, of_runs: bool = True) -> list[Figure]:
-    """All figures that an experiment's records allow; without those of single runs where these are shown elsewhere."""
-    found = []
-    # A line of a single run is not a mean, and ends elsewhere than the table's number.
-    seeds = " Of several seeds the first is drawn." if any(len(one.records) > 1 for one in measured) else ""
-    of_single_runs = {make: caption + seeds for make, caption in _OF_RUNS.items()} if of_runs else {}
-    for make, caption in {**_OF_CELLS, **of_single_runs}.items():
-        panels = _with_problems(make(measured), experiment, measured)
-        if panels:
-            name = f"{experiment.id}-{experiment.scale}-{make.__name__.replace('_', '-')}"
-            svgs = [draw([chart], f"{name}-{index}", words) for index, (chart, words) in enumerate(panels)]
-            alt = " ".join(words for _, words in panels)
-            found.append(Figure(name, alt, caption, tuple(svgs)))
-    return found
+def _grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
-def _with_problems(panels: Panels, experiment: Experiment, measured: Sequence[Measured]) -> Panels:
-    """Charts of a row named as in the tables, with the problem that is really run."""
-    names = {row: row_name(experiment, members) for row, members in by_row(measured).items()}
-    return [
-        (replace(chart, title=names[chart.title]), words.replace(chart.title, names[chart.title], 1))
-        if chart.title in names
-        else (chart, words)
-        for chart, words in panels
-    ]
+def without_loops(name: str) -> str:
+    """Remove the number of loops from the name of a row or column: `looped r=5` becomes `looped`."""
+    return re.sub(r",?\s*\br=\d+", "", name).strip()
 
 
-def against_loops(measured: Sequence[Measured]) -> Panels:
-    """The number against the loops a model was trained with: a chart per row, or one where rows are the models."""
-    panels: Panels = []
-    for title, members in grouped(measured, lambda one: one.cell.row if one.group else "").items():
-        first = members[0]
-        alike = (one for one in members if one.measure == first.measure and one.cell.shows == first.cell.shows)
-        lines = grouped(alike, lambda one: one.group or one.cell.row)
-        ladders = {name: sorted(cells, key=lambda one: one.loops) for name, cells in lines.items()}
-        rising = {name: cells for name, cells in ladders.items() if len({one.loops for one in cells}) > 1}
-        if not rising:
-            continue
-        standard = {name: cells[0].value for name, cells in ladders.items() if cells[0].block == "standard"}
-        measure = members[0].measure
-        colours = _colours([cells[0] for cells in rising.values()])
-        series = tuple(map(_ladder_series, rising, colours, rising.values()))
-        ends = (f"{name} from {cells[0].shown()} at r={cells[0].loops} to {cells[-1].shown()} at r={cells[-1].loops}"
-                for name, cells in rising.items())  # fmt: skip
-        words = f"{title or 'Loops'}: {', '.join(ends)}"
-        words += "".join(f"; {name} {measure.show(value)}" for name, value in standard.items()) + "."
-        levels = {**standard, **_baseline(members)}
-        chart = Lines(
-            title, "loops r, trained and tested", measure.label, series, levels, x_scale="powers", y_range=measure.axis
-        )
-        panels.append((chart, words))
-    return panels
+def against_loops(cells: Sequence[Cell], results: Sequence[CellResult], *, with_paper: bool) -> list[Lines]:
+    """Return a chart per row: the numbers against the loops that the models were trained with."""
+    charts = []
+    for title, members in _grouped(results, lambda one: without_loops(one.cell.row)).items():
+        metric = members[0].metric
+        name_recipes = with_paper or len({one.cell.recipe for one in members}) > 1
+        series: list[Series] = []
+        levels: list[Level] = []
+        for (name, recipe), line in _grouped(
+            members, lambda one: (without_loops(one.cell.column), one.cell.recipe)
+        ).items():
+            line.sort(key=lambda one: one.loops)
+            colour, label = COLOURS.get(line[0].block, GREY), f"{name}, {recipe}" if recipe and name_recipes else name
+            if line[0].block == "standard":
+                levels.append(Level(label, line[0].value, colour, dashed=False))
+            else:
+                loops, values = [one.loops for one in line], [one.value for one in line]
+                low, high = _bounds(line)
+                marker = RECIPE_MARKERS.get(recipe, "o")
+                series.append(Series(label, colour, loops, values, low, high, marker=marker))
+        of_row = [cell for cell in cells if without_loops(cell.row) == title and cell.paper is not None and with_paper]
+        first_recipe = [cell for cell in of_row if cell.recipe == of_row[0].recipe]
+        for name, line in _grouped(first_recipe, lambda cell: without_loops(cell.column)).items():
+            model, numbers = line[0].config.model, [cell.paper or 0.0 for cell in line]
+            colour, label = COLOURS.get(model.block, GREY), f"{name}, paper"
+            if model.block == "standard":
+                levels.append(Level(label, numbers[0], colour))
+            else:
+                loops = [cell.config.model.num_loops for cell in line]
+                series.append(Series(label, colour, loops, numbers, style="reference", marker="o"))
+        if max((len(one.x) for one in series), default=0) > 1:
+            charts.append(Lines(
+                row_name(members[0].cell) if title else "", "loops r in training and test", metric.label, tuple(series), tuple(levels), x_scale="powers",
+                y_range=metric.axis_range, percent=metric.is_share,
+            ))  # fmt: skip
+    return charts
 
 
-def _ladder_series(name: str, colour: str, cells: Sequence[Measured]) -> Series:
-    known = all(one.low is not None and one.high is not None for one in cells)
-    return Series(
-        name,
-        colour,
-        [one.loops for one in cells],
-        [one.value for one in cells],
-        [one.low or 0.0 for one in cells] if known else None,
-        [one.high or 0.0 for one in cells] if known else None,
+def side_by_side(cells: Sequence[Cell], results: Sequence[CellResult], *, with_paper: bool) -> list[Dots]:
+    """Return a chart per metric with a dot per cell, for cells that do not differ in their loops.
+
+    Beside the paper every cell is a group and every recipe a series. Otherwise groups and series are rows and columns.
+    """
+    charts = []
+    for metric, members in _grouped(results, lambda one: one.metric).items():
+        shown = [cell for cell in cells if metric_of(cell) == metric] if with_paper else [one.cell for one in members]
+        one_row = len({cell.row for cell in shown}) == 1
+        by_row = len({cell.row for cell in shown}) >= len({cell.column for cell in shown})
+
+        def group(cell: Cell, by_row: bool = by_row, one_row: bool = one_row) -> str:
+            if with_paper:
+                return cell.column if one_row else cell.label
+            return cell.row if by_row else cell.column
+
+        def series_name(one: CellResult, by_row: bool = by_row) -> str:
+            return one.cell.recipe or "ours" if with_paper else one.cell.column if by_row else one.cell.row
+
+        groups = list(dict.fromkeys(map(group, shown)))
+        lines = _grouped(members, series_name)
+        series = [
+            Series(
+                name, colour, [one.value for one in line], [groups.index(group(one.cell)) for one in line],
+                *_bounds(line), style="dots",
+            )  # fmt: skip
+            for (name, line), colour in zip(lines.items(), _colours(list(lines.values())), strict=True)
+        ]
+        if with_paper and (printed := {group(cell): cell.paper for cell in shown if cell.paper is not None}):
+            places = [groups.index(name) for name in printed]
+            series.append(Series("paper", GREY, [*printed.values()], places, style="reference", marker="D"))
+        values = [value for one in series for value in one.x]
+        log = not metric.is_share and min(values) > 0 and max(values) > 5 * min(values)
+        charts.append(Dots(
+            "", metric.label, tuple(groups), tuple(series), x_scale="log" if log else "linear",
+            x_range=metric.axis_range, percent=metric.is_share,
+        ))  # fmt: skip
+    return charts
+
+
+def _bounds(line: Sequence[CellResult]) -> tuple[list[float], list[float]]:
+    """Return the ends of the intervals; a number without an interval gets one of width zero."""
+    low = [one.value if one.low is None else one.low for one in line]
+    high = [one.value if one.high is None else one.high for one in line]
+    return low, high
+
+
+def _colours(lines: Sequence[Sequence[CellResult]]) -> list[str]:
+    """Return the colours of the models if every line is a model of its own; otherwise one colour per line."""
+    blocks = [{one.block for one in line} for line in lines]
+    if all(len(each) == 1 for each in blocks) and len({*map(frozenset, blocks)}) == len(lines):
+        return [COLOURS[each.pop()] for each in blocks]
+    return [PALETTE[index % len(PALETTE)] for index in range(len(lines))]
+
+
+def train_against_test(results: Sequence[CellResult]) -> list[Lines]:
+    """Return a chart with a dot per run: its number on training examples against that on held-out examples."""
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    metric = metric_named(results[0].cell.config.task.metric)
+    for record in distinct_records(results):
+        if record.train is not None and record.test is not None:
+            name = record.test["metric"]
+            pair = at_trained_loops(record.train)[name], at_trained_loops(record.test)[name]
+            pairs.setdefault(record.config.model.block, []).append(pair)
+    points = [pair for inside in pairs.values() for pair in inside]
+    if not points:
+        return []
+    found = correlation([x for x, _ in points], [y for _, y in points]) if len(points) >= FEWEST_RUNS else None
+    title = f"correlation {found:.3f} over {len(points)} runs" if found is not None else f"{len(points)} runs"
+    series = tuple(
+        Series(block, COLOURS[block], [x for x, _ in inside], [y for _, y in inside], style="dots")
+        for block, inside in pairs.items()
     )
+    return [Lines(
+        title, f"training {metric.label}", f"test {metric.label}", series,
+        y_range=metric.axis_range, diagonal=True, percent=metric.is_share,
+    )]  # fmt: skip
 
 
-def _baseline(members: Sequence[Measured]) -> dict[str, float]:
-    level = members[0].constant(members[0].records[0])
-    alike = all(one.constant(one.records[0]) == level for one in members)
-    return {"constant answer": level} if level is not None and alike and members[0].measure.is_share else {}
-
-
-def by_loop(measured: Sequence[Measured]) -> Panels:
-    """What a trained model would answer after each loop, also beyond those it was trained with."""
-    panels: Panels = []
-    for title, members in _lines(measured).items():
-        series, ends, marks = [], [], set()
-        for label, one, colour in members:
-            record = one.records[0]
-            measure = measure_named(one.cell.config.task.metric)
-            # The other times that loops beyond the trained number may have are lines of their own.
-            beyond = {f"{label}, {name}": record.sets[name] for name in OTHER_TIMES if name in record.sets}
-            for name, test in {label: record.test, **beyond}.items():
-                if test is None or len(test["rows"]) < 2:
-                    continue
-                loops, values = [row["loops"] for row in test["rows"]], [row[test["metric"]] for row in test["rows"]]
-                style = "line" if name == label else "dashed"
-                series.append(Series(name, colour, loops, values, style=style))
-                trained = measure.show(at_trained_loops(test)[test["metric"]])
-                last = f"{measure.show(values[-1])} at {loops[-1]}"
-                ends.append(f"{name} {trained} at its trained {plural(one.loops, 'loop')}, {last}")
-                marks.add(float(one.loops))
+def loop_by_loop(results: Sequence[CellResult]) -> list[Lines]:
+    """Return a chart per row: the answer of the largest models after every loop, also beyond those of training."""
+    charts = []
+    for title, members in _largest(results).items():
+        metric = metric_named(members[0].cell.config.task.metric)
+        series = []
+        for one in members:
+            record, label = one.records[0], _label(one, members)
+            further = {f"{label}, {name}": record.sets[name] for name in EXTRAPOLATIONS if name in record.sets}
+            for index, (name, test) in enumerate({label: record.test, **further}.items()):
+                if test is not None and len(test["rows"]) > 1:
+                    loops, values = zip(*((row["loops"], row[test["metric"]]) for row in test["rows"]), strict=True)
+                    colour = COLOURS[one.block] if index == 0 else PALETTE[2 + index]
+                    series.append(Series(name, colour, loops, values, style="dashed" if index else "line"))
         if series:
-            measure = measure_named(members[0][1].cell.config.task.metric)
-            chart = Lines(title, "loop at which the answer is read", measure.label, tuple(series),
-                          marks=tuple(sorted(marks)), y_scale="linear" if measure.is_share else "log",
-                          y_range=measure.axis)  # fmt: skip
-            panels.append((chart, _sentence(title, ends)))
-    return panels
+            marks = tuple(sorted({float(one.loops) for one in members if one.block != "standard"}))
+            charts.append(Lines(
+                title, "loops at which the answer is read", metric.label, tuple(series), marks=marks,
+                y_scale="linear" if metric.is_share else "log", y_range=metric.axis_range, percent=metric.is_share,
+            ))  # fmt: skip
+    return charts
 
 
-def learning(measured: Sequence[Measured]) -> Panels:
-    """Validation while the largest models train; where it was not measured, the training loss."""
-    panels: Panels = []
-    for title, members in _lines(measured).items():
-        curves = [one.records[0].curve for _, one, _ in members]
+def learning_curves(results: Sequence[CellResult]) -> list[Lines]:
+    """Return a chart per row: validation of the largest models during training, or the training loss."""
+    charts = []
+    for title, members in _largest(results).items():
+        curves = [one.records[0].curve for one in members]
         validated = all(sum("validation" in point for point in curve) > 1 for curve in curves)
         name = "validation" if validated else "loss"
-        measure = measure_named(members[0][1].cell.config.task.metric if validated else "loss")
-        series, ends = [], []
-        for (label, _, colour), curve in zip(members, curves, strict=True):
-            points = [point for point in curve if name in point]
+        metric = metric_named(members[0].cell.config.task.metric if validated else "loss")
+        series = []
+        for one, curve in zip(members, curves, strict=True):
+            points = [(point["samples"], point[name]) for point in curve if name in point]
             if len(points) > 1:
-                samples, values = [point["samples"] for point in points], [point[name] for point in points]
-                series.append(Series(label, colour, samples, values, style="line"))
-                ends.append(f"{label} ends at {measure.show(values[-1])} after {samples[-1]:,} samples")
+                samples, values = zip(*points, strict=True)
+                series.append(Series(_label(one, members), COLOURS[one.block], samples, values, style="line"))
         if series:
-            chart = Lines(title, "training samples", f"validation {measure.label}" if validated else "training loss",
-                          tuple(series), y_scale="linear" if measure.is_share or not validated else "log",
-                          y_range=measure.axis)  # fmt: skip
-            panels.append((chart, _sentence(title, ends)))
-    return panels
+            charts.append(Lines(
+                title, "training samples", f"validation {metric.label}" if validated else "training loss",
+                tuple(series), y_range=metric.axis_range, percent=metric.is_share,
+                y_scale="linear" if metric.is_share or not validated else "log",
+            ))  # fmt: skip
+    return charts
 
 
-def train_and_test(measured: Sequence[Measured]) -> Panels:
-    """A point per run: its number on examples it was trained on against that on held-out ones."""
-    panels: Panels = []
-    for metric in dict.fromkeys(one.cell.config.task.metric for one in measured):
-        measure = measure_named(metric)
-        of_metric = [one for one in distinct_runs(measured) if one.cell.config.task.metric == metric]
-        rows = by_row(of_metric)
-        kinds = rows if len(rows) > 1 else by_group(of_metric)
-        points = {name: [pair for one in members for pair in map(train_test_pair, one.records) if pair]
-                  for name, members in kinds.items()}  # fmt: skip
-        colours = _colours([members[0] for members in kinds.values()])
-        pairs = [pair for inside in points.values() for pair in inside]
-        found = correlation(pairs)
-        if found is None:
-            continue
-        series = [
-            Series(name, colour, [x for x, _ in inside], [y for _, y in inside], style="dots")
-            for (name, inside), colour in zip(points.items(), colours, strict=True)
-            if inside
-        ]
-        runs = f"Training and test {measure.label} of {len(pairs)} runs"
-        words = f"{runs}; their correlation is {show_correlation(found)}."
-        chart = Lines("", f"training {measure.label}", f"test {measure.label}", tuple(series),
-                      y_range=measure.axis, diagonal=True)  # fmt: skip
-        panels.append((chart, words))
-    return panels
-
-
-def train_test_pair(record: Record) -> tuple[float, float] | None:
-    if record.train is None or record.test is None:
-        return None
-    metric = record.test["metric"]
-    return at_trained_loops(record.train)[metric], at_trained_loops(record.test)[metric]
-
-
-def correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Pearson's coefficient; None of too few points, and where one side does not vary."""
-    if len(pairs) < FEWEST_RUNS:
-        return None
-    xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    spread = math.sqrt(sum((x - mean_x) ** 2 for x in xs) * sum((y - mean_y) ** 2 for y in ys))
-    return sum((x - mean_x) * (y - mean_y) for x, y in pairs) / spread if spread else None
-
-
-def show_correlation(coefficient: float) -> str:
-    """With three digits, of which nothing short of 1 is rounded to it."""
-    return "above 0.999" if 0.9995 <= coefficient < 1 else f"{coefficient:.3f}"
-
-
-def over_points(measured: Sequence[Measured]) -> Panels:
-    """For tasks with a curve over an example's places: the error after each number of points seen."""
-    panels: Panels = []
-    for title, members in _lines(measured).items():
-        series, ends = [], []
-        for label, one, colour in members:
-            test = one.records[0].test
-            curve = at_trained_loops(test).get("curve") if test else None
-            if curve:
-                measure = measure_named(one.cell.config.task.metric)
-                series.append(Series(label, colour, range(len(curve)), curve, style="line"))
-                first, last = measure.show(curve[0]), measure.show(curve[-1])
-                ends.append(f"{label} from {first} to {last} after {len(curve) - 1} points")
+def further_test_sets(results: Sequence[CellResult]) -> list[Dots]:
+    """Return a chart per row with the further test sets of its largest models, such as puzzles by difficulty."""
+    charts = []
+    for title, members in _largest(results).items():
+        metric = metric_named(members[0].cell.config.task.metric)
+        all_names = [name for one in members for name in one.records[0].sets if name not in EXTRAPOLATIONS]
+        names = tuple(dict.fromkeys(all_names))
+        series = []
+        for one in members:
+            sets = one.records[0].sets
+            rows = [(names.index(name), at_trained_loops(sets[name])) for name in names if name in sets]
+            if rows:
+                places, values, low, high = zip(
+                    *((place, row[one.cell.config.task.metric], row["low"], row["high"]) for place, row in rows),
+                    strict=True,
+                )
+                series.append(Series(_label(one, members), COLOURS[one.block], values, places, low, high, style="dots"))
         if series:
-            measure = measure_named(members[0][1].cell.config.task.metric)
-            chart = Lines(title, "points seen before the question", measure.label, tuple(series), y_range=measure.axis)
-            panels.append((chart, _sentence(title, ends)))
-    return panels
+            charts.append(Dots(
+                title, metric.label, names, tuple(series), x_range=metric.axis_range, percent=metric.is_share
+            ))  # fmt: skip
+    return charts
 
 
-def test_sets(measured: Sequence[Measured]) -> Panels:
-    """The further test sets of the largest models, such as puzzles by difficulty; not those that are cells."""
-    panels: Panels = []
-    elsewhere = {*OTHER_TIMES, *(one.cell.shows.removeprefix("sets/") for one in measured)}
-    for title, members in _lines(measured).items():
-        all_sets = [one.records[0].sets for _, one, _ in members]
-        names = tuple(dict.fromkeys(name for sets in all_sets for name in sets if name not in elsewhere))
-        if not names:
-            continue
-        metric = members[0][1].cell.config.task.metric
-        measure = measure_named(metric)
-        series, ends = [], []
-        for (label, _, colour), sets in zip(members, all_sets, strict=True):
-            rows = [at_trained_loops(sets[name]) if name in sets else None for name in names]
-            columns = [[row[part] if row else None for row in rows] for part in (metric, "low", "high")]
-            shown = [f"{name} {measure.show(row[metric])}" for name, row in zip(names, rows, strict=True) if row]
-            if shown:
-                series.append(BarSeries(label, colour, *columns))
-                ends.append(f"{label}: {', '.join(shown)}")
-        panels.append((Bars(title, measure.label, names, tuple(series), x_range=measure.axis), _sentence(title, ends)))
-    return panels
+def _label(one: CellResult, members: Sequence[CellResult]) -> str:
+    """Return the name of a model, with its recipe if the chart has several."""
+    several = len({each.cell.recipe for each in members}) > 1
+    return f"{one.block}, {one.cell.recipe}" if several else one.block
 
 
-def side_by_side(measured: Sequence[Measured]) -> Panels:
-    """Bars of the cells themselves, where there are no loops to draw them against: a chart per kind of number."""
-    if against_loops(measured):
-        return []
-    panels: Panels = []
-    kinds = list(dict.fromkeys(one.measure for one in measured))
-    for measure in kinds:
-        members = [one for one in measured if one.measure == measure]
-        if len(members) < 2:
-            continue
-        rows = list(dict.fromkeys(one.cell.row for one in members))
-        columns = list(dict.fromkeys(one.cell.column for one in members))
-        if len(rows) == 1:  # then the columns are what differs
-            groups, names = columns, rows
-            places = {(one.cell.column, one.cell.row): one for one in members}
-        else:
-            groups, names = rows, columns
-            places = {(one.cell.row, one.cell.column): one for one in members}
-        lined_up = {name: [places.get((group, name)) for group in groups] for name in names}
-        colours = _colours([next(one for one in cells if one) for cells in lined_up.values()])
-        series = tuple(map(_bar_series, lined_up, colours, lined_up.values()))
-        ordered = sorted(members, key=lambda one: one.value, reverse=measure.higher_is_better)
-        best, worst = ordered[0], ordered[-1]
-        words = (
-            f"{measure.label.capitalize()} from {best.cell.label}, {best.with_interval()}, the best, "
-            f"to {worst.cell.label}, {worst.with_interval()}."
-        )
-        title = members[0].cell.row if len(kinds) > 1 and len(rows) == 1 else ""
-        panels.append((Bars(title, measure.label, tuple(groups), series, _baseline(members), measure.axis), words))
-    return panels
+def _largest(results: Sequence[CellResult]) -> dict[str, list[CellResult]]:
+    """Return, for each row, the run with the most loops of each model and recipe."""
+    rows: dict[str, dict[tuple[str, str], CellResult]] = {}
+    seen: dict[str, str] = {}
+    for one in sorted(results, key=lambda one: one.loops):
+        # Rows that show other numbers of the same runs would repeat the charts.
+        if seen.setdefault(one.records[0].key, one.cell.row) == one.cell.row:
+            rows.setdefault(one.cell.row, {})[one.block, one.cell.recipe] = one
+    ordered = dict.fromkeys(one.cell.row for one in results)
+    return {row: list(rows[row].values()) for row in ordered if row in rows}
 
 
-def _bar_series(name: str, colour: str, cells: Sequence[Measured | None]) -> BarSeries:
-    values = [one and one.value for one in cells]
-    low = [one and (one.value if one.low is None else one.low) for one in cells]
-    high = [one and (one.value if one.high is None else one.high) for one in cells]
-    return BarSeries(name, colour, values, low, high)
+def main_charts(
+    name: str, cells: Sequence[Cell], results: Sequence[CellResult], *, with_paper: bool = False
+) -> Sequence[Chart]:
+    """Return the charts that answer the question of an experiment."""
+    if name == "correlation":
+        return train_against_test(results)
+    if name == "loops":
+        return loop_by_loop(results)
+    return against_loops(cells, results, with_paper=with_paper) or side_by_side(cells, results, with_paper=with_paper)
 
 
-_OF_CELLS: dict[Callable[[Sequence[Measured]], Panels], str] = {
-    against_loops: "More loops: each point is a cell of the table, with its 95 % interval.",
-    side_by_side: "Each bar is a cell of the table, with its 95 % interval.",
-    train_and_test: "Training against test: each point is a run; on the grey line both are equal.",
-}
-_OF_RUNS: dict[Callable[[Sequence[Measured]], Panels], str] = {
-    by_loop: "Loop by loop: what the models with the most loops would answer after each loop; the vertical line marks "
-    "the loops they were trained with.",
-    learning: "Learning curves of the models with the most loops.",
-    over_points: "The error over the points of a prompt, at the trained loops.",
-    test_sets: "Further test sets, with 95 % intervals.",
-}
-
-
-def _lines(measured: Sequence[Measured]) -> dict[str, list[tuple[str, Measured, str]]]:
-    """The runs that have a line of their own, as (name, run, colour), by the title of their chart: a chart per row, or
-    one for all where each row is a single model."""
-    rows = by_row(_largest(measured))
-    runs = [one for members in rows.values() for one in members]
-    if len(runs) == len(rows) and len({one.cell.config.task.metric for one in runs}) == 1:
-        alike = len({one.cell.column for one in runs}) == 1
-        named = {"": [(one.cell.row if alike else one.cell.label, one) for one in runs]}
-    else:
-        # Rows that are other numbers of the same runs leave one chart, which needs no name.
-        alone = len(rows) == 1 and len(by_row(measured)) > 1
-        named = {"" if alone else row: [(one.cell.column, one) for one in members] for row, members in rows.items()}
-    return {
-        title: [
-            (label, one, colour)
-            for (label, one), colour in zip(pairs, _colours([one for _, one in pairs]), strict=True)
-        ]
-        for title, pairs in named.items()
-    }
-
-
-def _sentence(title: str, ends: Sequence[str]) -> str:
-    return f"{title}{': ' if title else ''}{'; '.join(ends)}."
-
-
-def _largest(measured: Sequence[Measured]) -> list[Measured]:
-    """Of each row and model the run with the most loops, in the order of the table."""
-    runs = distinct_runs(measured)
-    largest = {(one.cell.row, one.group): one for one in sorted(runs, key=lambda one: one.loops)}
-    return [one for one in runs if largest[one.cell.row, one.group] is one]
-
-
-def _colours(members: Sequence[Measured]) -> list[str]:
-    """The blocks' own colours, unless two members are of one block and differ otherwise."""
-    blocks = [one.block for one in members]
-    if len(set(blocks)) == len(blocks):
-        return [COLOURS[block] for block in blocks]
-    return [PALETTE[index % len(PALETTE)] for index in range(len(blocks))]
-
-
-def readme_figure(experiment: Experiment, measured: Sequence[Measured]) -> str | None:
-    """The cells' charts in one SVG; None where there is nothing to draw."""
-    panels = _with_problems(against_loops(measured) or side_by_side(measured), experiment, measured)
-    if not panels:
-        return None
-    alt = " ".join(words for _, words in panels)
-    return draw([chart for chart, _ in panels], "accuracy", alt, columns=3)
+def further_charts(results: Sequence[CellResult]) -> list[Chart]:
+    """Return the charts of single runs: loop by loop, learning curves and further test sets."""
+    return [*loop_by_loop(results), *learning_curves(results), *further_test_sets(results)]

@@ -1,202 +1,271 @@
-"""The report's tables: ours beside the paper's, the claims, the runs behind every number."""
+"""Arrange results as tables: plain data, which the page and the Markdown blocks both render."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from looped.experiments.checks import is_number
-from looped.experiments.report.compare import (SIGNS, TONES, Mark, claims, compares_numbers, compares_order, difference, place_in_order, row_name)
-from looped.experiments.report.document import Entry, Table
-from looped.experiments.report.cells import (Measured, by_row, distinct_runs, grouped, hardware_text, seeds_in_words, short_power, split_column)
-from looped.experiments.records import cell_evaluation
+from looped.config import RunConfig, differences
+from looped.experiments.metrics import metric_named, metric_of, short_power
+from looped.experiments.records import Record, at_trained_loops, cell_evaluation, seedless_key
+from looped.experiments.report.compare import CellResult, Comparison, comparisons
 from looped.experiments.spec import Cell, Experiment
+from looped.training.schedules import trained_size
+from looped.utils.text import plural
 
-EMPTY = "-"
-NOTHING = Entry(EMPTY)
+RECIPE_ORDER = ("paper", "fast", "dense")
+SIGNS = {"agrees": "=", "better": "▲", "worse": "▼", "differs": "≠", "inconclusive": "?"}
 
 
-def matrix(experiment: Experiment, measured: Sequence[Measured]) -> Table:
-    """One line per row of the experiment, as in the paper: ours above, the paper's number below.
+@dataclass(frozen=True)
+class Entry:
+    """One field of a table."""
 
-    Every cell has its place, also where its neighbours are not run yet; a row without any number is left out.
-    """
-    rows = by_row(measured)
-    found = {one.cell.name: one for one in measured}
-    cells = {name: _by_group(cell for cell in experiment.cells if cell.row == name) for name in rows}
-    widths: dict[str, int] = {}
-    for groups in cells.values():
-        for group, inside in groups.items():
-            widths[group] = max(widths.get(group, 0), len(inside))
-    places = [(group, place) for group, width in widths.items() for place in range(width)]
-    heads = [_common_loops([groups.get(group, []) for groups in cells.values()], place) for group, place in places]
-    constants = {_constant_note(members) for members in rows.values()}
+    text: str
+    note: str = ""
+    """smaller text beside it, such as an interval"""
+    mark: str = ""
+    """a key of SIGNS, which also gives the colour"""
+
+
+@dataclass(frozen=True)
+class Table:
+    head: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+    """the first entry of a row is its heading"""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Entry | str]]) -> Table:
+    entries = (tuple(Entry(each) if isinstance(each, str) else each for each in row) for row in rows)
+    return Table(tuple(head), tuple(entries))
+
+
+def result_entry(one: CellResult | None, *, compact: bool = False) -> Entry:
+    """Return a number with its interval and the mark of its verdict; `compact` shortens the interval to `±0.6`."""
+    if one is None:
+        return Entry("")
+    seeds = f", {len(one.records)} seeds" if len(one.records) > 1 else ""
+    interval = one.metric.show_interval(one.low, one.high)
+    if compact and one.low is not None and one.high is not None:
+        interval = f"±{one.metric.show(max(one.high - one.value, one.value - one.low), unit=False)}"
+    mark = {"agrees": "agrees", "inconclusive": "inconclusive"}.get(one.verdict or "", "")
+    if one.verdict == "differs":
+        mark = "better" if one.is_better else "worse"
+    return Entry(one.metric.show(one.value, unit=False), f"{interval}{seeds}", mark)
+
+
+def paper_text(cell: Cell) -> str:
+    """Return the paper's number as it is printed there; nothing if there is none."""
+    if cell.paper is None:
+        return ""
+    metric = metric_of(cell)
+    return metric.show(cell.paper, unit=False) if metric.is_share else f"{cell.paper:g}"
+
+
+def recipes_of(results: Iterable[CellResult]) -> list[str]:
+    """Return the recipes that have results, the known ones first."""
+    names = dict.fromkeys(one.cell.recipe for one in results)
+    return sorted(names, key=lambda name: RECIPE_ORDER.index(name) if name in RECIPE_ORDER else len(RECIPE_ORDER))
+
+
+def rows_table(
+    rows: Sequence[str], cells: Sequence[Cell], results: Sequence[CellResult], *, compact: bool = False
+) -> Table:
+    """Return the models of some rows: the paper's number if there is one, and ours with one column per recipe."""
+    shown = [cell for cell in cells if cell.row in rows]
+    recipes = recipes_of(one for one in results if one.cell.row in rows)
+    found = {(one.cell.name, one.cell.recipe): one for one in reversed(results)}  # the first scale wins
+    has_paper = any(cell.paper is not None for cell in shown)
     lines = []
-    for name, members in rows.items():
-        entries = [Entry(row_name(experiment, members), below="" if len(constants) == 1 else _constant_note(members))]
-        for (group, place), head in zip(places, heads, strict=True):
-            inside = cells[name].get(group, [])
-            one = found.get(inside[place].name) if place < len(inside) else None
-            entries.append(_entry(experiment, one, members, head) if one else NOTHING)
-        lines.append(tuple(entries))
-    caption = _caption(experiment, measured) + (
-        f"; {note}" if len(constants) == 1 and (note := constants.pop()) else ""
-    )
-    if not any(widths) or (not any(heads) and set(widths.values()) == {1}):  # one line of headings says it all
-        heads = [head or group for head, (group, _) in zip(heads, places, strict=True)]
-        return Table(caption, ("", *heads), tuple(lines))
-    return Table(caption, ("", *heads), tuple(lines), (("", 1), *widths.items()))
+    for name, cell in {cell.name: cell for cell in shown}.items():
+        of_cell = [found.get((name, recipe)) for recipe in recipes]
+        if cell.paper is not None or any(of_cell):
+            label = cell.column if len(rows) == 1 else cell.label
+            paper = [paper_text(cell)] if has_paper else []
+            lines.append((label, *paper, *(result_entry(one, compact=compact) for one in of_cell)))
+    head = ("", *(["paper"] if has_paper else []), *(f"ours, {recipe}" if recipe else "ours" for recipe in recipes))
+    return _table(head, lines)
 
 
-def beside_paper(experiment: Experiment, measured: Sequence[Measured]) -> Table:
-    """One line per cell: ours with its interval, the paper's number, and what ours cost. Means over seeds."""
-    labels = {one.measure.label for one in measured}
-    head = ("", labels.pop() if len(labels) == 1 else "ours", "paper", "samples", "seconds of training")
-    rows, neighbours = [], by_row(measured)
-    for one in measured:
-        found = _judge(experiment, one, neighbours[one.cell.row])
-        samples, seconds = (
-            sum(getattr(record, name) for record in one.records) / len(one.records) for name in ("samples", "seconds")
-        )
-        rows.append((
-            Entry(one.cell.label if one.cell.row else one.cell.column),
-            Entry(one.with_interval(), sign=found.sign if found else "", tone=found.tone if found else None),
-            Entry(one.papers() or EMPTY),
-            Entry(f"{samples:,.0f}"),
-            Entry(f"{seconds:,.0f}"),
-        ))  # fmt: skip
-    return Table(f"{experiment.title}, {experiment.scale} scale, {seeds_in_words(measured)}", head, tuple(rows))
+def matrix(cells: Sequence[Cell], results: Sequence[CellResult]) -> Table:
+    """Return our numbers alone, rows and columns as in the experiment. Other recipes get rows of their own."""
+    rows, columns = (list(dict.fromkeys(getattr(cell, name) for cell in cells)) for name in ("row", "column"))
+    several = len({one.cell.recipe for one in results if one.cell.recipe != one.cell.row}) > 1
+    lines = []
+    for row in rows:
+        for recipe in recipes_of(one for one in results if one.cell.row == row):
+            found = {one.cell.column: one for one in results if (one.cell.row, one.cell.recipe) == (row, recipe)}
+            heading = row_name(next(iter(found.values())).cell)
+            heading = f"{heading}, {recipe}" if several else heading
+            lines.append((heading, *(result_entry(found.get(column)) for column in columns)))
+    return _table(("", *columns), lines)
 
 
-def _by_group(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
-    return grouped(cells, lambda cell: split_column(cell.column)[0])
-
-
-def _common_loops(rows: Sequence[Sequence[Cell]], place: int) -> str:
-    """`r=5` if all rows have that number of loops at this place, else nothing: then each entry tells its own."""
-    found = {split_column(cells[place].column)[1] for cells in rows if place < len(cells)}
-    return found.pop() if len(found) == 1 else ""
-
-
-def _judge(experiment: Experiment, one: Measured, row: Sequence[Measured]) -> Mark | None:
-    if not compares_order(experiment):
+def comparison_table(results: Sequence[CellResult]) -> Table | None:
+    """Return the paper's questions with its answers and ours, for rows whose numbers can be compared."""
+    rows = {
+        key: {one.question: one for one in found if one.verdict != "not comparable"}
+        for key, found in comparisons(results).items()
+    }
+    questions = list(dict.fromkeys(question for found in rows.values() for question in found))
+    if not questions:
         return None
-    return difference(one) if compares_numbers(experiment, one) else place_in_order(one, row)
+    several = len({recipe for _, recipe in rows}) > 1
+    lines = [
+        (f"{row} ({recipe})" if several else row, *(_comparison_entry(found.get(name)) for name in questions))
+        for (row, recipe), found in rows.items()
+        if found
+    ]
+    return _table(("", *questions), lines)
 
 
-def _caption(experiment: Experiment, measured: Sequence[Measured]) -> str:
-    labels = list(dict.fromkeys(one.measure.label for one in measured))
-    seeds = seeds_in_words(measured)
-    parts = [f"{' and '.join(labels).capitalize()}, {'one seed each' if seeds == 'one seed' else f'mean of {seeds}'}"]
-    with_paper = [one for one in measured if one.cell.paper is not None]
-    if with_paper:
-        own = (
-            ""
-            if any(compares_numbers(experiment, one) for one in with_paper)
-            else ", of its own problem, which is another one"
-        )
-        other = ", with its loops or layers in brackets" if any(one.cell.paper_column for one in with_paper) else ""
-        parts.append(f"the paper's number below{own}{other}")
-    return f"{experiment.title}, {experiment.scale} scale. {'; '.join(parts)}"
+def _comparison_entry(one: Comparison | None) -> Entry:
+    if one is None:
+        return Entry("")
+    mark = one.verdict if one.verdict in SIGNS else "inconclusive"
+    return Entry(one.ours if one.ours != "inconclusive" else "unclear", f"paper: {one.papers}", mark)
 
 
-def _entry(experiment: Experiment, one: Measured, row: Sequence[Measured], head: str) -> Entry:
-    paper = f"paper {one.papers()}" if one.papers() else ""
-    found = _judge(experiment, one, row)
-    above = "" if head else split_column(one.cell.column)[1]
-    if found is None:
-        return Entry(one.shown(), above, paper)
-    return Entry(one.shown(), above, paper, found.sign, found.tone)
-
-
-def _constant_note(members: Sequence[Measured]) -> str:
-    """The best constant answer of a row, where all its cells have the same; else nothing."""
-    baselines = {text for one in members for text in _constants(one)} - {EMPTY}
-    return f"constant answer {baselines.pop()}" if len(baselines) == 1 else ""
-
-
-def claims_table(experiment: Experiment, measured: Sequence[Measured]) -> Table | None:
-    """What the paper says about pairs of models, and what our intervals allow us to say."""
-    found = [claim for claim in claims(measured) if claim.papers is not None]
-    if not found:
-        return None
-    names = list(dict.fromkeys(claim.name for claim in found))
-    rows = []
-    for row in dict.fromkeys(claim.row for claim in found):
-        of_row = {claim.name: claim for claim in found if claim.row == row}
-        entries = []
-        for name in names:
-            claim = of_row.get(name)
-            if claim is None:
-                entries.append(NOTHING)
-                continue
-            entries.append(
-                Entry(
-                    claim.ours,
-                    below=f"paper {claim.papers}",
-                    sign=SIGNS[claim.verdict],
-                    tone=TONES[claim.verdict],
-                )
-            )
-        rows.append((Entry(row_name(experiment, by_row(measured)[row])), *entries))
-    return Table("The paper's claims, at the most loops that were run", ("", *names), tuple(rows))
-
-
-def details(experiment: Experiment, measured: Sequence[Measured]) -> Table:
-    """Every run with its cost: a number is worth as much as what is known about it."""
-    labels = {one.measure.label for one in measured}
-    value = labels.pop() if len(labels) == 1 else "value"
-    head = ("cell", "seed", value, "95 % interval", "constant answer", "test examples", "parameters", "samples",
-            "FLOPs", "seconds", "hardware", "commit")  # fmt: skip
-    rows = []
-    for one in measured:
-        for record, found, constant in zip(one.records, one.values, _constants(one), strict=True):
-            own = cell_evaluation(one.cell, record)
-            shown = one.measure.show(found.value)
-            texts = (
-                one.cell.label if one.cell.row else one.cell.column,
+def runs_table(results: Sequence[CellResult]) -> Table:
+    """Return every run with its number, the paper's, their difference and what the run cost."""
+    head = ("cell", "recipe", "seed", "ours", "95 % interval", "paper", "difference", "verdict", "test examples",
+            "parameters", "samples", "FLOPs", "seconds", "hardware", "commit", "note")  # fmt: skip
+    lines = []
+    for one in results:
+        for record, value in zip(one.records, one.values, strict=True):
+            evaluation = cell_evaluation(one.cell, record)
+            lines.append((
+                one.cell.label,
+                one.cell.recipe,
                 str(record.config.seed),
-                shown if value != "value" else f"{shown} {one.measure.label}",
-                one.measure.show_interval(found.low, found.high),
-                constant,
-                f"{own['size']:,}" if own else EMPTY,
+                one.metric.show(value.value),
+                one.metric.show_interval(value.low, value.high),
+                paper_text(one.cell),
+                "" if one.difference is None else one.metric.show_difference(one.difference),
+                one.verdict or "",
+                f"{evaluation['size']:,}" if evaluation else "",
                 f"{record.parameters:,}",
                 f"{record.samples:,}",
                 short_power(record.flops),
-                f"{record.seconds:,.0f}" if record.seconds >= 10 else f"{record.seconds:.1f}",
-                hardware_text(record),
+                f"{record.seconds:,.0f}",
+                record.hardware,
                 _short_commit(record.commit),
-            )  # fmt: skip
-            rows.append(tuple(Entry(text) for text in texts))
-    caption = f"The runs behind {experiment.title}, {experiment.scale} scale"
-    return Table(caption, head, tuple(rows), text_columns=("hardware", "commit"))
+                record.note,
+            ))  # fmt: skip
+    return _table(head, lines)
+
+
+def settings_table(results: Sequence[CellResult]) -> Table:
+    """Return the settings in which the runs differ from the first of them."""
+    first = results[0].cell.config
+    lines = []
+    for one in results:
+        changes = differences(replace(one.cell.config, seed=first.seed), first)
+        texts = (f"{name} {ours} (first: {other})" for name, (ours, other) in changes.items())
+        lines.append((one.cell.label, "; ".join(texts)))
+    return _table(("run", "differences from the first run"), lines)
 
 
 def _short_commit(commit: str | None) -> str:
-    """Its first letters; what was changed on top of it stays told."""
-    return f"{commit[:10]}{'+' if commit.endswith('+') else ''}" if commit else "unknown"
+    return f"{commit[:10]}{'+' if commit.endswith('+') else ''}" if commit else ""
 
 
-def _constants(one: Measured) -> list[str]:
-    """Of each run the best constant answer, written in what the cell shows."""
-    found = [one.constant(record) for record in one.records]
-    return [EMPTY if number is None else one.measure.show(number) for number in found]
+def other_runs(records: Iterable[Record], experiments: Sequence[Experiment]) -> list[Record]:
+    """Return the records that belong to no cell, sorted by task, model and length."""
+    shown = {seedless_key(config) for experiment in experiments for config in experiment.configs()}
+    others = [record for record in records if seedless_key(record.config) not in shown]
+
+    def place(record: Record) -> tuple[Any, ...]:
+        config = record.config
+        return config.task.name, config.model.block, config.model.num_loops, -record.samples, record.path
+
+    return sorted(others, key=place)
 
 
-def continuity(measured: Sequence[Measured]) -> Table | None:
-    """How far the output moves with the input, where that was measured."""
-    runs = [one for one in distinct_runs(measured) if isinstance(one.records[0].extra.get("continuity"), dict)]
-    names = list(dict.fromkeys(
-        name
-        for one in runs
-        for name, value in one.records[0].extra["continuity"].items()
-        if is_number(value)
+def other_runs_table(records: Sequence[Record], experiments: Sequence[Experiment]) -> Table:
+    """Return runs that no table shows, each with its differences from the most similar cell."""
+    head = ("most similar cell", "seed", "result", "samples", "steps", "differences", "note", "hardware")
+    lines = []
+    for record in records:
+        label, changes = _most_similar(record.config, experiments)
+        lines.append((
+            label or record.config.folder_name,
+            str(record.config.seed),
+            _outcome(record),
+            f"{record.samples:,}",
+            f"{record.steps:,} of {record.config.train.num_steps:,}",
+            "; ".join(f"{name} {ours} (cell: {others})" for name, (ours, others) in changes.items()),
+            record.note,
+            record.hardware,
+        ))  # fmt: skip
+    return _table(head, lines)
+
+
+def _most_similar(config: RunConfig, experiments: Sequence[Experiment]) -> tuple[str, dict[str, tuple[Any, Any]]]:
+    """Return the cell of the same task and block with the fewest differences, and these differences.
+
+    Differences of the task weigh most, then those of the model.
+    """
+    best: tuple[str, dict[str, tuple[Any, Any]]] = "", {}
+    for experiment in experiments:
+        for cell in experiment.cells:
+            if (cell.config.task.name, cell.config.model.block) == (config.task.name, config.model.block):
+                changes = differences(replace(config, seed=cell.config.seed), cell.config)
+                if not best[0] or _distance(changes) < _distance(best[1]):
+                    best = f"{cell.label} ({experiment.id}, {experiment.scale})", changes
+    return best
+
+
+def _distance(changes: Mapping[str, Any]) -> tuple[int, int, int]:
+    of_task, of_model = (sum(name.startswith(part) for name in changes) for part in ("task.", "model."))
+    return of_task, of_model, len(changes)
+
+
+def _outcome(record: Record) -> str:
+    """Return the test result of a run; without a test, the last validation or loss."""
+    metric = metric_named(record.config.task.metric)
+    if record.test is not None:
+        row = at_trained_loops(record.test)
+        value = metric.show(row[record.config.task.metric])
+        return f"{metric.label} {value} ({metric.show_interval(row['low'], row['high'])})"
+    for name, label in (("validation", f"validation {metric.label}"), ("loss", "training loss")):
+        points = [point for point in record.curve if name in point]
+        if points:
+            shown = metric.show(points[-1][name]) if name == "validation" else f"{points[-1][name]:.3g}"
+            return f"{label} {shown} after {points[-1]['samples']:,.0f} samples"
+    return "none"
+
+
+_PROBLEMS = {
+    "sudoku": "{side}x{side}",
+    "countdown": "{count} numbers",
+    "decision-tree": "{points} points, {dims} dimensions, depth {depth}",
+    "language": "{text}, {seq_len} tokens",
+}
+
+
+def problem_name(config: RunConfig) -> str:
+    """Return the size of a problem in the words of its task, such as `n = 6` or `9x9`."""
+    text = _PROBLEMS.get(config.task.name)
+    return text.format_map(asdict(config.task)) if text else f"n = {trained_size(config)}"
+
+
+def row_name(cell: Cell) -> str:
+    """Return the name of a row, with the size of its problem if that is not the paper's: `ED40 (n = 6)`."""
+    return cell.row if cell.comparable else f"{cell.row} ({problem_name(cell.config)})"
+
+
+def cost_text(results: Sequence[CellResult], num_cells: int) -> str:
+    """Return the number of cells, the seeds and the cost of an experiment in one line."""
+    records = {record.key: record for one in results for record in one.records}.values()
+    seeds = sorted({len(one.records) for one in results})
+    seed_text = plural(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    hours = sum(record.seconds for record in records) / 3600
+    time = f"{hours:.1f} hours" if hours >= 2 else f"{60 * hours:.0f} minutes"
+    return " · ".join((
+        f"{len({one.cell.name for one in results})} of {plural(num_cells, 'cell')}",
+        f"{seed_text} per cell",
+        plural(len(records), "run"),
+        f"{time} of training",
+        f"{sum(record.samples for record in records):,} samples",
+        " and ".join(dict.fromkeys(record.hardware for record in records)),
     ))  # fmt: skip
-    if not names:
-        return None
-    rows = []
-    for one in runs:
-        for record in one.records:
-            found = record.extra.get("continuity") or {}
-            numbers = [f"{found[name]:.4g}" if name in found else EMPTY for name in names]
-            texts = (one.cell.column, str(record.config.seed), *numbers)
-            rows.append(tuple(Entry(text) for text in texts))
-    head = ("model", "seed", *(name.replace("_", " ") for name in names))
-    return Table("Change of the output over a small change of the input", head, tuple(rows))
