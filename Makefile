@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# Two explicit threads: more only quarrel on small matrices.
+# Two threads: more slow down small matmuls.
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: setup paper test test-all check fmt bench bench-gpu gpu clean
+.PHONY: setup paper test test-all check fmt docs bench bench-gpu gpu clean
 
 setup: $(READY)
 
@@ -45,6 +45,11 @@ fmt: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The documentation as a site: site/index.html. A broken link is an error.
+docs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/zensical build --clean --strict
+
 bench: setup
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
@@ -61,4 +66,4 @@ gpu: setup
 	$(BIN)/python -m pytest -m gpu
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build site *.egg-info .pytest_cache .ruff_cache
