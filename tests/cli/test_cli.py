@@ -197,7 +197,8 @@ def test_a_trees_question_is_short_and_whole_in_json(tmp_path, capsys):
     answer(capsys, "train", "decision-tree", "--recipe", "laptop", *small, "--out", run)
     whole = json.loads(answer(capsys, "solve", run, "--json"))["input"].splitlines()
     assert len(whole) == 9
-    heading, first, second, query, *rest = answer(capsys, "solve", run).splitlines()
+    model, heading, first, second, query, *rest = answer(capsys, "solve", run).splitlines()
+    assert model.endswith(run)
     assert heading == "8 points of 8 numbers and their values: the first 2, then the query"
     for line, full in ((first, whole[0]), (second, whole[1]), (query, whole[8])):
         numbers, value = full.split(" -> ")
@@ -319,7 +320,7 @@ def test_what_overflows_is_told_and_not_scored(overflowing, capsys):
     assert second.split(maxsplit=1) == ["300", f"the outputs overflow: no {metric}"]
     for verb in ("solve", "inspect"):
         line = complaint(capsys, verb, overflowing, "--loops", "300")
-        assert re.fullmatch(r"looped: expected a network with finite outputs, got one that overflows in loop \d+", line)
+        assert re.fullmatch(r"looped: the model's outputs overflow in loop \d+", line)
     assert answer(capsys, "solve", overflowing, "--loops", "1", "--json")
 
 
@@ -328,9 +329,10 @@ def test_what_overflows_is_told_and_not_scored(overflowing, capsys):
 )
 def test_a_training_too_short_for_its_curriculum_says_so_first(curriculum_steps, said, tmp_path, capsys):
     assert main([*TRAIN, "--train.curriculum-steps", curriculum_steps, "--out", str(tmp_path / "run")]) == 0
-    first = capsys.readouterr().err.splitlines()[0]
-    assert first.startswith("looped: ") == bool(said)
-    assert all(part in first for part in said)
+    announced, warned = capsys.readouterr().err.splitlines()[:2]
+    assert "recipe laptop" in announced
+    assert warned.startswith("looped: ") == bool(said)
+    assert all(part in warned for part in said)
 
 
 def test_a_stopped_training_does_not_count_as_success(tmp_path):

@@ -119,8 +119,8 @@ def test_a_bug_is_not_told_as_a_lack_of_memory(run, monkeypatch):
         (["inspect", "{run}", "--size", "1" + 15 * "0"], "size: expected"),
         (["eval", "{run}", "--split", "exam"], "exam"),
         (["solve", "{run}", "--input", "abca"], "expected two strings"),
-        (["solve", "{run}", "--input", "abca|bcca", "--index", "3"], "expected an input or an index, got both"),
-        (["solve", "{run}", "--index", "-1"], "index must be in 0..4611686018427387904, got -1"),
+        (["solve", "{run}", "--input", "abca|bcca", "--index", "3"], "expected --input or --index, got both"),
+        (["solve", "{run}", "--index", "-1"], "--index: expected"),
         (["eval", "{run}", "--loops", "few"], "--loops: expected whole numbers, got 'few'"),
         (["eval", "{run}", "--loops", "8", "1.5"], "--loops: expected whole numbers, got '8', '1.5'"),
         (

@@ -168,3 +168,14 @@ def test_a_table_that_is_the_same_in_all_loops_gets_a_gradient_per_loop():
     found = [operands.gathered(Gradients(tables, weights, 5, torch.float32), 3) for tables in (shared, own)]
     for one, other in zip(*found, strict=True):
         assert (one is None and other is None) or torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("loops", "tokens", "dim", "added"), [(3, 130, 48, 2), (1, 1, 8, 0), (4, 40, 256, 4)])
+def test_sum_loops_sums_both_ways(loops, tokens, dim, added, dtype):
+    draw = Draw()
+    grads, summed = draw(loops, tokens, dim, dtype=dtype), draw(tokens, dim)
+    wanted = summed.double() + grads[:added].double().sum(dim=0)
+    sums = triton_weight_grads._sum_loops(grads, summed, added)
+    assert_near(summed, wanted, 1e-5)
+    assert_near(sums, grads.double().sum(dim=1), 1e-5)

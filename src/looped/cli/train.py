@@ -1,6 +1,5 @@
 """`looped train TASK`."""
 
-import sys
 from dataclasses import field, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -50,10 +49,9 @@ def train(arguments: list[str]) -> None:
     from looped import training
     from looped.serde import encode
 
-    print(f"looped: recipe {parsed.recipe}: {_summary(config)}", file=sys.stderr)
     interrupted = None
     try:
-        result = training.train(config, parsed.out)
+        result = training.Trainer(config, parsed.out).fit(f"recipe {parsed.recipe}: {_summary(config)}")
     except training.Interrupted as stop:
         interrupted, result = stop, stop.result
     text = (

@@ -6,7 +6,7 @@ Longer sequences take PyTorch's own attention, which works through the keys in b
 # pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
 # It takes a kernel for the Python function that it is written as.
 
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from looped.kernels.reference import Rotation
-from looped.kernels.triton_common import dot, load_angles, precision_of, turn
+from looped.kernels.triton_common import Angles, dot, gluon_kernels, load_angles, precision_of, turn
 from looped.kernels.triton_pointwise import gather_heads, rotate_heads
 
 LONGEST = 128
@@ -73,16 +73,29 @@ def attend(
 
 def attend_backward(
     qkv: Tensor, attended: Attended | None, grad: Tensor, rotation: Rotation | None, *, num_heads: int, seq_len: int,
-    causal: bool, out: Tensor, mixed: Tensor,
+    causal: bool, out: Tensor, mixed: Tensor, rotated: bool = False, angles: Angles | None = None,
 ) -> None:  # fmt: skip
-    """From the gradient of what the heads attend to, write that of qkv to `out`; `mixed` gets what they attend to."""
+    """From the gradient of what the heads attend to, write that of qkv to `out`; `mixed` gets what they attend to.
+
+    Queries and keys may be `rotated` already. Whoever calls this often has the rotation's `angles` at hand.
+    """
     tokens, dim = mixed.shape
     size = dim // num_heads
     if attended is None or attended.whole is None:
+        gluon = gluon_kernels("attention")
+        if gluon is not None and gluon.covers(qkv, num_heads=num_heads, seq_len=seq_len):
+            if angles is None and rotation is not None:
+                angles = Angles.of(rotation)
+            launch = partial(
+                gluon.attend_backward, qkv, grad, angles, num_heads=num_heads, seq_len=seq_len, causal=causal,
+                out=out, mixed=mixed, rotated=rotated,
+            )  # fmt: skip
+            if gluon.attempt("the backward pass of attention", launch):
+                return
         _attend_backward[(tokens // seq_len, num_heads)](
             qkv, grad, out, mixed, *((qkv, qkv) if rotation is None else rotation), seq_len, size**-0.5,
             DIM=dim, SIZE=size, ROWS=_rows(seq_len), CAUSAL=causal, ROTARY=rotation is not None,
-            PRECISION=precision_of(qkv), num_warps=WARPS, num_stages=1,
+            ROTATED=rotated, PRECISION=precision_of(qkv), num_warps=WARPS, num_stages=1,
         )  # fmt: skip
         return
     mixed.copy_(attended.mixed)
@@ -176,7 +189,7 @@ def _attend(
 def _attend_backward(
     qkv_ptr, grad_ptr, out_ptr, mixed_ptr, cos_ptr, sin_ptr, seq_len, softmax_scale,
     DIM: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr, ROTARY: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ROTATED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     places = tl.arange(0, ROWS)
     inside = (places < seq_len)[:, None]
@@ -187,8 +200,8 @@ def _attend_backward(
     for head in tl.range(tl.program_id(1), tl.program_id(1) + 1, num_stages=2):
         channels = (head * SIZE + tl.arange(0, SIZE))[None, :]
         at, at_mixed = tokens * (3 * DIM) + channels, tokens * DIM + channels
-        query = _load_turned(qkv_ptr + at, inside, cos, sin, ROTARY, PRECISION)
-        key = _load_turned(qkv_ptr + at + DIM, inside, cos, sin, ROTARY, PRECISION)
+        query = _load_turned(qkv_ptr + at, inside, cos, sin, ROTARY and not ROTATED, PRECISION)
+        key = _load_turned(qkv_ptr + at + DIM, inside, cos, sin, ROTARY and not ROTATED, PRECISION)
         value = tl.load(qkv_ptr + at + 2 * DIM, mask=inside, other=0.0)
         grad = tl.load(grad_ptr + at_mixed, mask=inside, other=0.0)
         weights = _weights(query, key, places, seq_len, softmax_scale, CAUSAL, PRECISION)

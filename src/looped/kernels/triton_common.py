@@ -1,11 +1,40 @@
 """What the Triton kernels share."""
 
 import os
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from looped.kernels.reference import Rotation
+
+
+@cache
+def gluon_kernels(name: str) -> ModuleType | None:
+    """Return the module `gluon_{name}`, or None where Triton does not have what it is written in."""
+    try:
+        return import_module(f"looped.kernels.gluon_{name}")
+    except (ImportError, AttributeError):
+        return None
+
+
+class Angles(NamedTuple):
+    """Cosines and sines side by side, (seq, 64), as the Gluon kernels read them."""
+
+    forward: Tensor
+    backward: Tensor
+    """in float32: minus the sines, and all times the scale of attention scores, which gradients need as well"""
+
+    @classmethod
+    def of(cls, rotation: Rotation) -> "Angles":
+        cos, sin = rotation
+        back = torch.stack((cos.float(), -sin.float()), dim=-1) * (2 * cos.shape[1]) ** -0.5
+        return cls(torch.stack((cos, sin), dim=-1).flatten(1), back.flatten(1))
 
 
 def precision_of(factor: Tensor) -> str:

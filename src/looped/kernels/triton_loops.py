@@ -3,7 +3,7 @@
 The weights are tied and the modulation depends on the loop alone, so it is folded into the matrices of each loop: what
 runs is a plain pre-norm block whose matrices change from loop to loop. The forward pass keeps what the matrices are
 applied to, and what the backward pass would otherwise have to multiply again. Each loop of the backward pass leaves the
-operands of its weights' gradients, which are multiplied for several loops at once (`triton_products.py`).
+operands of its weights' gradients, which are multiplied for several loops at once (`triton_weight_grads.py`).
 """
 
 from collections import deque
@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from looped.kernels.cuda_graphs import side_by_side
+from looped.kernels.library import product
 from looped.kernels.reference import Activation, LayerWeights, Modulation, Rotation
 from looped.kernels.triton_attention import Attended, attend, attend_backward, paired
+from looped.kernels.triton_common import Angles, gluon_kernels
 from looped.kernels.triton_pointwise import (
     Normed,
     Rounded,
@@ -85,6 +87,11 @@ class _Folded:
     def of_loop(self, t: int) -> LayerWeights:
         return LayerWeights(*(_row(getattr(self, name), t) for name in LayerWeights._fields))
 
+    @property
+    def tables(self) -> LayerWeights:
+        """All loops' weights, (loop, ...) or (1, ...) where all loops share them."""
+        return LayerWeights(*(getattr(self, name) for name in LayerWeights._fields))
+
     def qkv_bias(self, t: int) -> Tensor | None:
         """What a shift in front of the matrix amounts to."""
         return None if self.b_qkv is None else _row(self.b_qkv, t)
@@ -117,6 +124,8 @@ class _Made(NamedTuple):
     attended: Attended | None
     z: Tensor | None
     """what the activation is applied to, unless it is cheaper to multiply again"""
+    rotated: bool = False
+    """whether the queries and keys are kept as they were rotated"""
 
 
 class _Trace(NamedTuple):
@@ -133,6 +142,11 @@ ATTENTION, FEED_FORWARD = 0, 1
 NARROW = 256
 """Up to this width a product of the feed-forward layer takes no longer than one pass over what it makes: there the
 backward pass multiplies again what the activation was applied to."""
+BUSY_FOR_ANSWERS, BUSY_FOR_TRAINING = 0.45, 0.6
+"""share of the GPU from which on one launch for all loops is faster than one per operation (`gluon_loops.share_busy`;
+on an H200, from 60 and 80 sequences of 128 tokens on)"""
+FEWEST_TOKENS = 2**12
+"""from which on the backward pass of the activation is one launch (`gluon_activation.py`)"""
 HALVED_TOKENS = 2**16
 """from which on answers are computed in two halves"""
 
@@ -151,11 +165,14 @@ class _Pass:
         flat = [tensor for tensor in rest[6:] if tensor is not None]
         layers = [LayerWeights(*flat[i : i + 6]) for i in range(0, len(flat), 6)]
         self.order = None if plan.rotation is None else paired(flat[0].shape[1], plan.num_heads, flat[0].device)
+        self.angles = None if plan.rotation is None else Angles.of(plan.rotation)
         self.weights = [self.in_order(weights) for weights in layers]
         self.folded = [
             _Folded(weights, _of_layer(self.tables[0], place), _of_layer(self.tables[1], place), plan.compute_dtype)
             for place, weights in enumerate(self.weights)
         ]
+        self.interleaved: dict[int, Any] = {}
+        """of each layer: its matrices as `slopes_in_one_launch` reads them"""
         self.heads: dict[str, Any] = {"num_heads": plan.num_heads, "seq_len": x.shape[1], "causal": plan.causal}
 
     def in_order(self, weights: LayerWeights) -> LayerWeights:
@@ -187,10 +204,10 @@ class _Pass:
             for layer, folded in enumerate(self.folded):
                 weights, last = folded.of_loop(t), layer == last_layer
                 before, between = place_for(ATTENTION, t, layer), place_for(FEED_FORWARD, t, layer)
-                qkv = _product(before.value, weights.w_qkv, folded.qkv_bias(t))
+                qkv = product(before.value, weights.w_qkv, folded.qkv_bias(t), transposed=True)
                 attended = attend(qkv, plan.rotation, keep=trace is not None, **self.heads)
-                add_norm(before, _product(attended.mixed, weights.w_out), normed=between)
-                z = _product(between.value, weights.w_in, weights.b_in) if self.with_z else None
+                add_norm(before, product(attended.mixed, weights.w_out, transposed=True), normed=between)
+                z = product(between.value, weights.w_in, weights.b_in, transposed=True) if self.with_z else None
                 if trace is not None:
                     # Of a short sequence, the backward pass makes it again.
                     made.append(_Made(qkv, None if attended.whole is None else attended, z))
@@ -205,7 +222,7 @@ class _Pass:
                 else:
                     active = activation_forward(z, plan.activation)
                 inject = self.inject if last and t + 1 < plan.num_loops else None
-                update = _product(active, weights.w_back)
+                update = product(active, weights.w_back, transposed=True)
                 add_norm(between, update, weights.b_back, state=state, inject=inject, total=start, normed=follows)
             if trace is not None:
                 trace.made.append(made)
@@ -214,6 +231,8 @@ class _Pass:
     def answers(self, x: Tensor, states: Mapping[int, Tensor]) -> None:
         """Write the states, and keep nothing. Sequences never mix: while one half of them waits for memory, the other
         one can multiply."""
+        if self.in_one_launch(x, states):
+            return
         loops, seq_len = range(self.plan.num_loops), self.heads["seq_len"]
         if not x.is_cuda or len(x) < max(HALVED_TOKENS, 2 * seq_len):
             _exhaust(self.forward(x, loops, states=states))
@@ -224,6 +243,31 @@ class _Pass:
             for rows in (slice(middle), slice(middle, None))
         ]
         side_by_side([partial(_exhaust, half) for half in halves], x.device)
+
+    def in_one_launch(self, x: Tensor, states: Mapping[int, Tensor], trace: _Trace | None = None) -> bool:
+        """Do what `forward` does, for all loops, by the kernel for that; return False, having done nothing, where it
+        is slower or does not cover the block."""
+        gluon, plan, seq_len = gluon_kernels("loops"), self.plan, self.heads["seq_len"]
+        if gluon is None or len(self.folded) > 1 or self.folded[0].b_qkv is not None:
+            return False
+        weights = self.folded[0].tables
+        least = BUSY_FOR_ANSWERS if trace is None else BUSY_FOR_TRAINING
+        if gluon.share_busy(len(x), seq_len, x.device) < least or not gluon.covers(
+            weights, num_heads=plan.num_heads, seq_len=seq_len, tokens=len(x)
+        ):
+            return False
+        kept = None
+        if trace is not None:
+            qkv = torch.empty(plan.num_loops, len(x), 3 * x.shape[1], dtype=plan.compute_dtype, device=x.device)
+            kept = gluon.Kept(trace.norms[0].values, trace.norms[0].inverses, qkv)
+        launch = partial(
+            gluon.run_loops, weights, x, self.inject, states, seq_len=seq_len, causal=plan.causal,
+            activation=plan.activation, angles=self.angles, kept=kept,
+        )  # fmt: skip
+        done = gluon.attempt("answers in one launch" if kept is None else "the forward pass in one launch", launch)
+        if done and trace is not None and kept is not None:
+            trace.made.extend([_Made(each, None, None, rotated=True)] for each in kept.qkv)
+        return done
 
     def part(self, rows: slice) -> "_Pass":
         """The same for some of the tokens."""
@@ -249,30 +293,52 @@ class _Pass:
         """
         made = trace.made.pop()  # its memory can be used again
         for layer in reversed(range(len(self.folded))):
-            weights, norms, (qkv, attended, z) = self.folded[layer].of_loop(t), trace.norms[layer], made[layer]
+            weights, norms, (qkv, attended, z, rotated) = self.folded[layer].of_loop(t), trace.norms[layer], made[layer]
             places = self.operands(gradients, t, layer)
-            if z is None:
-                z = _product(norms.of(FEED_FORWARD, t).value, weights.w_in, weights.b_in)
-            torch.mm(places.grad_feed, weights.w_back, out=places.slope)
-            activation_backward(z, places.slope, places.active, places.slope_sums, self.plan.activation)
+            between = norms.of(FEED_FORWARD, t)
+            if not self.slopes_in_one_launch(t, layer, between.value, places):
+                if z is None:
+                    z = product(between.value, weights.w_in, weights.b_in, transposed=True)
+                product(places.grad_feed, weights.w_back, transposed=False, out=places.slope)
+                activation_backward(z, places.slope, places.active, places.slope_sums, self.plan.activation)
             norm_backward(
-                norms.of(FEED_FORWARD, t), places.slope @ weights.w_in, Rounded(places.grad_feed, rest),
+                between, product(places.slope, weights.w_in, transposed=False), Rounded(places.grad_feed, rest),
                 out=Rounded(places.grad_attention, rest),
             )  # fmt: skip
             attend_backward(
-                qkv, attended, places.grad_attention @ weights.w_out, self.plan.rotation, out=places.grad_qkv,
-                mixed=places.mixed, **self.heads,
+                qkv, attended, product(places.grad_attention, weights.w_out, transposed=False), self.plan.rotation,
+                rotated=rotated, angles=self.angles, out=places.grad_qkv, mixed=places.mixed, **self.heads,
             )  # fmt: skip
             first = layer == 0
             before = (t - 1, len(self.folded) - 1) if first else (t, layer - 1)
             end = before[0] < 0
             value = torch.empty_like(places.mixed) if end else self.operands(gradients, *before).grad_feed
             norm_backward(
-                norms.of(ATTENTION, t), places.grad_qkv @ weights.w_qkv, Rounded(places.grad_attention, rest),
-                out=Rounded(value, rest), further=further if first else None,
+                norms.of(ATTENTION, t), product(places.grad_qkv, weights.w_qkv, transposed=False),
+                Rounded(places.grad_attention, rest), out=Rounded(value, rest), further=further if first else None,
                 summed=grad_inject if first and t > 0 else None, whole=whole if end else None,
             )  # fmt: skip
             gradients.done(t, layer, norms.both, trace.loops.start)
+
+    def num_slope_sums(self, tokens: int) -> int:
+        """Rows of sums that the kernel of `slopes_in_one_launch` writes; 0 where it does not run."""
+        gluon, weights = gluon_kernels("activation"), self.folded[0].tables
+        if gluon is None or tokens < FEWEST_TOKENS or not gluon.covers(weights, tokens, weights.w_in.device):
+            return 0
+        return gluon.num_sums(tokens, weights.w_in.shape[1], weights.w_in.device)
+
+    def slopes_in_one_launch(self, t: int, layer: int, normed: Tensor, places: Operands) -> bool:
+        """Fill the activation's `places` by the kernel for that; return False where it does not run."""
+        gluon = gluon_kernels("activation")
+        if gluon is None or self.num_slope_sums(len(normed)) == 0:
+            return False
+        if layer not in self.interleaved:
+            self.interleaved[layer] = gluon.interleaved(self.folded[layer].tables)
+        launch = partial(
+            gluon.activation_products, normed, places.grad_feed, self.interleaved[layer], places.active, places.slope,
+            places.slope_sums, loop=t, activation=self.plan.activation,
+        )  # fmt: skip
+        return gluon.attempt("the activation's backward pass", launch)
 
 
 class _FusedLoops(torch.autograd.Function):
@@ -289,10 +355,12 @@ class _FusedLoops(torch.autograd.Function):
         ctx.trace = None if plan.remat else run.trace(first, loops)
         starts = loops[:: plan.remat] if plan.remat else ()
         ctx.starts = dict.fromkeys(starts[:1], first)
+        ctx.run, ctx.shape = run, x.shape
+        if ctx.trace is not None and run.in_one_launch(first, states, ctx.trace):
+            return found
         for t, start in enumerate(run.forward(first, loops, ctx.trace, states=states, starts=starts)):
             if start is not None:
                 ctx.starts[t + 1] = start
-        ctx.run, ctx.shape = run, x.shape
         return found
 
     @staticmethod
@@ -302,7 +370,13 @@ class _FusedLoops(torch.autograd.Function):
         plan = run.plan
         given = dict(zip(plan.read, map(_flat, grads), strict=True))
         last = given[plan.read[-1]]
-        gradients = Gradients(run.tables, run.weights, len(last), plan.compute_dtype)
+        grad_inject = None if run.inject is None else torch.zeros_like(last)
+        # The gradient of what is injected is the sum of the states' gradients, unless those were changed.
+        unchanged = len(plan.read) == 1 and plan.growth_limit is None
+        gradients = Gradients(
+            run.tables, run.weights, len(last), plan.compute_dtype, run.num_slope_sums(len(last)),
+            grad_inject if unchanged else None,
+        )  # fmt: skip
         grad, rest = torch.empty_like(last), _rest_of(last, plan.compute_dtype)
 
         def of_state(t: int) -> Rounded:
@@ -313,11 +387,10 @@ class _FusedLoops(torch.autograd.Function):
         if plan.growth_limit is not None:
             norms = example_norms(of_state(plan.read[-1]), ctx.shape[0])
             limited = partial(limit_growth, last_norms=norms, limit=plan.growth_limit)
-        grad_inject = None if run.inject is None else torch.zeros_like(last)
         for trace in _traces(ctx):
             try:
                 for t in reversed(trace.loops):
-                    run.backward(t, trace, gradients, rest, given.get(t - 1), grad_inject, grad)
+                    run.backward(t, trace, gradients, rest, given.get(t - 1), None if unchanged else grad_inject, grad)
                     if limited is not None and t > 0:
                         limited(of_state(t - 1))
             finally:  # whatever happened, the memory of all this will be used again
@@ -362,10 +435,6 @@ def _of_layer(tables: Modulation, layer: int) -> Modulation:
     return Modulation(*(None if table is None else table[:, layer] for table in tables))
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return x @ weight.T if bias is None else torch.addmm(bias, x, weight.T)
-
-
 def _active_product(x: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Tensor:
     """The activation of a product, where possible in the product's own pass over memory.
 
@@ -374,4 +443,4 @@ def _active_product(x: Tensor, weight: Tensor, bias: Tensor, activation: Activat
     """
     if x.is_cuda and x.dtype == torch.bfloat16 and activation != "silu":
         return torch.ops.aten._addmm_activation(bias, x, weight.T, use_gelu=activation == "gelu")
-    return activation_forward(_product(x, weight, bias), activation)
+    return activation_forward(product(x, weight, bias, transposed=True), activation)

@@ -6,7 +6,7 @@ One product P_t = dY_t^T X_t per loop serves all: with Y_t = X_t (gate_t W scale
 
 (No matrix of the block has both a scale and a gate.)
 """
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
 # It takes a kernel for the Python function that it is written as.
 
 from collections.abc import Iterator, Sequence
@@ -29,6 +29,8 @@ TILE, MIN_TILES = (128, 256), 128
 """of a product's result: as libraries cut it, and how many are worth starting for"""
 FOLD = (32, 64)
 """tile of `_fold`"""
+SUMMED = 2**13
+"""elements of a tile of `_sum_loops`"""
 
 
 class Operands(NamedTuple):
@@ -45,7 +47,7 @@ class Operands(NamedTuple):
     grad_feed: Tensor
     """gradient of what the feed-forward layer added"""
     slope_sums: Tensor
-    """(loops, tiles, width): sums of `slope` over the tokens of a tile, in float32"""
+    """(loops, parts, width): sums of `slope` over a part of the tokens each, in float32"""
 
     def of_loop(self, place: int) -> "Operands":
         return Operands(*(each[place] for each in self))
@@ -80,8 +82,16 @@ class Gradients:
         weights: Sequence[LayerWeights],
         tokens: int,
         dtype: torch.dtype,
+        most_sums: int = 0,
+        summed: Tensor | None = None,
     ) -> None:
+        """A kernel may write up to `most_sums` sums of each channel's slope, where `num_sums` are fewer.
+
+        With `summed` (tokens, dim), the gradients of all states but the last loop's are added to it.
+        """
+        self.summed, self.last_loop = summed, 0
         self.given, self.weights, self.tokens, self.dtype = tables, weights, tokens, dtype
+        self.num_sums = max(most_sums, num_sums(tokens))
         self.ff_dim, self.dim = weights[0].w_in.shape
         per_loop = tokens * (6 * self.dim + 2 * self.ff_dim) * torch.finfo(dtype).bits // 8 * len(weights)
         self.capacity = max(1, OPERAND_BYTES // per_loop)
@@ -101,7 +111,7 @@ class Gradients:
 
     def operands(self, t: int, layer: int, first: int) -> Operands:
         """Where the operands of loop t go. No group reaches below the loop `first`."""
-        groups = self.groups[layer]
+        groups, self.last_loop = self.groups[layer], max(t, self.last_loop)
         if not groups or t < groups[-1].first:
             first = max(first, t - self.capacity + 1)
             groups.append(_Group(first, t, self._memory(t - first + 1)))
@@ -141,7 +151,8 @@ class Gradients:
                 return memory
         widths = (3 * self.dim, self.dim, self.dim, self.ff_dim, self.ff_dim, self.dim)
         room = [torch.empty(loops, self.tokens, width, dtype=self.dtype, device=self.device) for width in widths]
-        sums = torch.empty(loops, num_sums(self.tokens), self.ff_dim, dtype=torch.float32, device=self.device)
+        # Rows that no kernel writes must not count.
+        sums = torch.zeros(loops, self.num_sums, self.ff_dim, dtype=torch.float32, device=self.device)
         return Operands(*room, sums)
 
     def _multiply(self, group: _Group, layer: int, normed_attention: Tensor, normed_feed: Tensor) -> None:
@@ -159,7 +170,11 @@ class Gradients:
         # What the products do not see: biases, and shifts in front of the matrices.
         slope_sums = made.slope_sums.sum(dim=1)
         sums.b_in.add_(slope_sums.sum(dim=0))
-        grad_sums = made.grad_feed.sum(dim=1, dtype=torch.float32)
+        if self.summed is not None and layer == len(self.weights) - 1:
+            added = min(group.last + 1, self.last_loop) - group.first
+            grad_sums = _sum_loops(made.grad_feed, self.summed, added)
+        else:
+            grad_sums = made.grad_feed.sum(dim=1, dtype=torch.float32)
         if given[1].gate is not None and found[1].gate is not None:
             found[1].gate.add_(weights.b_back * grad_sums)
             grad_sums = given[1].gate * grad_sums
@@ -226,6 +241,39 @@ def _fold(
     )  # fmt: skip
     if found is not None:
         found.copy_(sums.sum(dim=1))
+
+
+def _sum_loops(grads: Tensor, summed: Tensor, added: int) -> Tensor:
+    """Add the first `added` of (loops, tokens, dim) to `summed` (tokens, dim), and return the sums of each loop over
+    the tokens, (loops, dim), from one pass over memory."""
+    loops, tokens, dim = grads.shape
+    columns = triton.next_power_of_2(dim)
+    rows = max(1, SUMMED // columns)
+    sums = torch.empty(loops, triton.cdiv(tokens, rows), dim, dtype=torch.float32, device=grads.device)
+    _sum_loops_kernel[(sums.shape[1],)](
+        grads, summed, sums, tokens, loops, added, DIM=dim, ROWS=rows, COLUMNS=columns, num_warps=4
+    )
+    return sums.sum(dim=1)
+
+
+@triton.jit
+def _sum_loops_kernel(
+    grads_ptr, summed_ptr, sums_ptr, num_tokens, num_loops, added,
+    DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    there = (rows < num_tokens)[:, None] & (columns < DIM)[None, :]
+    at = rows.to(tl.int64)[:, None] * DIM + columns[None, :]
+    step = tl.cast(num_tokens, tl.int64) * DIM
+    total, grads_at = tl.load(summed_ptr + at, mask=there, other=0.0), grads_ptr + at + num_loops * step
+    for number in tl.range(num_loops, num_stages=3):  # the last loop first, as groups come
+        loop = num_loops - 1 - number
+        grads_at -= step
+        grad = tl.load(grads_at, mask=there, other=0.0).to(tl.float32)
+        to = sums_ptr + (loop * tl.num_programs(0) + tl.program_id(0)) * DIM + columns
+        tl.store(to, tl.sum(grad, axis=0), mask=columns < DIM)
+        total += tl.where(loop < added, grad, 0.0)
+    tl.store(summed_ptr + at, total, mask=there)
 
 
 @triton.jit

@@ -147,10 +147,11 @@ class Trainer:
             reasons = (f"its {path} is {changed[path][0]!r}, this one's is {changed[path][1]!r}" for path in paths)
             raise InputError("; ".join((str(error), *reasons))) from None
 
-    def fit(self) -> TrainResult:
+    def fit(self, announcement: str | None = None) -> TrainResult:
         """Train to the end, from the newest checkpoint if there is one, and return the result.
 
-        The result is unfinished if `max_minutes` ran out. Ctrl-C and SIGTERM raise `Interrupted` after a checkpoint.
+        The announcement is printed once training has begun. The result is unfinished if `max_minutes`
+        ran out. Ctrl-C and SIGTERM raise `Interrupted` after a checkpoint.
         """
         self.folder.require_usable()
         # The first step runs before the folder exists, so that an invalid config or too little memory leaves nothing.
@@ -163,6 +164,8 @@ class Trainer:
             # A result counts only with its weights: if the last checkpoint is damaged, the end is trained again.
             if result is None or self.step < self.config.train.num_steps:
                 self.folder.check_data(self.config.task)
+                if announcement is not None:
+                    self._warn(announcement)
                 result = self._fit(first_outcome)
         result = replace(result, folder=str(self.folder.path))
         if result.stopped_by == "signal":
@@ -322,8 +325,8 @@ def train(
 ) -> TrainResult:
     """Train a run, or resume it. A finished run is not trained again.
 
-    `run` is a config or the name of a task. For a task, settings start from a recipe (default: `fast` on a GPU, `laptop`
-    on a CPU) and can be changed by name: `train("edit-distance", length=8, dim=128, num_steps=500)`.
+    `run` is a config or the name of a task. For a task, settings start from a recipe (default: `fast` on a GPU,
+    `laptop` on a CPU) and can be changed by name: `train("edit-distance", length=8, dim=128, num_steps=500)`.
     """
     if isinstance(run, str):
         name = recipe or ("laptop" if choose_device("auto").type == "cpu" else "fast")

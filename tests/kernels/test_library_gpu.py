@@ -1,0 +1,40 @@
+"""On a GPU: products by the library's fastest algorithm equal those in float64, also in a captured graph."""
+
+import pytest
+import torch
+
+from looped.kernels import library
+from looped.kernels.cuda_graphs import PLAIN_CALLS, Replayed
+from tests.kernels.cases import Draw, assert_near
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+BFLOAT16 = torch.bfloat16
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_product_matches_float64(transposed, biased):
+    draw = Draw()
+    left, right = draw(8200, 768, dtype=BFLOAT16), draw(768, 512, dtype=BFLOAT16, std=768**-0.5)
+    bias = draw(512, dtype=BFLOAT16) if biased else None
+    wanted = left.double() @ right.double() + (0 if bias is None else bias.double())
+    given = right.T.contiguous() if transposed else right
+    out = torch.full((8200, 512), torch.nan, dtype=BFLOAT16, device="cuda")
+    assert library.product(left, given, bias, transposed=transposed, out=out) is out
+    assert_near(out, wanted, 1e-2)
+    assert_near(library.product(left, given, bias, transposed=transposed), wanted, 1e-2)
+    assert any(shape.biased == biased and made is not None for shape, made in library._products.items())
+
+
+def test_product_in_a_graph_follows_its_factors():
+    draw = Draw()
+    left, right = draw(8192, 512, dtype=BFLOAT16), draw(512, 512, dtype=BFLOAT16)
+    replayed = Replayed(lambda given: (library.product(*given, transposed=True),))
+    for _ in range(PLAIN_CALLS + 2):
+        left = left.flip(0)
+        (found,) = replayed((left, right))
+        assert_near(found, left.double() @ right.double().T, 1e-2)
+    assert replayed.captured
