@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# Two threads: more slow down small matmuls.
+# Two explicit threads: more only quarrel on small matrices.
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: setup paper test test-all check fmt docs bench bench-gpu gpu clean
+.PHONY: setup paper test test-all check fmt bench bench-gpu gpu clean
 
 setup: $(READY)
 
@@ -45,7 +45,8 @@ fmt: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The documentation as a site: site/index.html. A broken link is an error.
+# The documentation as a site, site/index.html. A broken link is an error.
+.PHONY: docs
 docs: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/zensical build --clean --strict
@@ -66,4 +67,4 @@ gpu: setup
 	$(BIN)/python -m pytest -m gpu
 
 clean:
-	rm -rf $(VENV) build site *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.paths import ROOT
 
+LOG = ROOT / "dev" / "LOG.md"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 import tyro
 
+import looped
 from looped.cli.main import main
-from tests.docs.pages import PAGES, anchors, blocks, commands, links
+from tests.docs.pages import LOG, PAGES, anchors, blocks, commands, links
 from tests.paths import ROOT
 
 README, LIBRARY = ROOT / "README.md", ROOT / "docs" / "library.md"
@@ -64,12 +65,12 @@ def test_quick_commands_of_the_first_pages_run(command, tmp_path, monkeypatch, c
         assert "\nright" in capsys.readouterr().out  # what people see first is right
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@pytest.mark.parametrize("page", [*PAGES, LOG], ids=page_id)
 def test_links_lead_to_files_and_headings(page):
     for target in links(page):
         path, _, anchor = target.partition("#")
         other = (page.parent / path).resolve() if path else page
-        assert other.exists() or path == "api.md", target  # `make docs` writes the API page
+        assert other.exists(), target
         assert not anchor or anchor in anchors(other), target
 
 
@@ -83,6 +84,30 @@ def test_readme_names_make_targets_that_exist():
     assert shutil.which("make") is None or {"paper", "test", "setup"} <= targets
 
 
+def test_log_entries_have_a_date_and_a_verdict_and_are_indexed():
+    text = LOG.read_text()
+    entries = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
+    assert entries == sorted(entries, key=lambda entry: entry[:10], reverse=True)
+    for entry in entries:
+        found = re.fullmatch(r"(\d{4}-\d\d-\d\d) (.*?) \((.*)\)", entry)
+        assert found, entry
+        assert re.search(
+            rf"^\| {found[1]} \| \[{re.escape(found[2])}\]\(#.*\) \| {re.escape(found[3])} \|$", text, re.MULTILINE
+        )
+
+
+def test_api_page_has_every_public_name():
+    named = re.findall(r"^::: looped\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), flags=re.MULTILINE)
+    assert {*named, "TASKS", "__version__"} == {*looped.__all__} - {*looped._MODULES} | {"__version__"}
+    for path in re.findall(r"^::: looped\.(\w+)\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), flags=re.MULTILINE):
+        assert hasattr(getattr(looped, path[0]), path[1])
+
+
+def test_site_shows_every_page():
+    navigation = re.findall(r'"([\w-]+\.md)"', (ROOT / "zensical.toml").read_text())
+    assert sorted(navigation) == sorted(page.name for page in PAGES if page.parent.name == "docs")
+
+
 RESULT = re.compile(r"^\| .*? \| [\d.]+ % \| ([\d.]+) % \| (\w+), (?:r = )?(\d+)[^|]*\| ([\d.]+) M \|", re.MULTILINE)
 
 
@@ -92,7 +117,7 @@ def test_readme_results_are_records():
         records = {
             (f"{100 * float(row['value']):.1f}", row["block"], f"{int(row['samples']) / 1e6:.1f}"): row
             for row in csv.DictReader(file)
-            if row["metric"] == "accuracy"
+            if row["metric"] == "accuracy" and row["value"]
         }
     results = RESULT.findall(README.read_text())
     assert len(results) == 6
