@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# Two explicit threads: more only quarrel on small matrices.
+# Two threads: more slow down small matmuls.
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: setup paper test test-all check fmt bench bench-gpu gpu clean
+.PHONY: setup paper test test-all check fmt bench bench-gpu gpu proofs theory-pdf crash crash-full docs clean
 
 setup: $(READY)
 
@@ -18,14 +18,14 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# The theory checked, the laptop's table trained, and a page about it all, whose path is printed last.
+# Check the theory and the shipped models, train the laptop's table, and write the report; its path is printed last.
 paper: setup
 	$(BIN)/looped theory verify
 	$(BIN)/looped models check --seconds 90
 	$(BIN)/looped paper run table1 --scale laptop --cells 'ED40:*' --again
 	$(BIN)/looped paper report
 
-# Two processes of one thread each: threads of both on two cores would wait for each other.
+# Two processes of one thread each, because more threads would compete for the two cores.
 test test-all check: export OMP_NUM_THREADS = 1
 
 test: setup
@@ -61,7 +61,12 @@ bench-gpu: setup
 	$(BIN)/looped bench scaling --preset reasoning --out benchmarks/results/scaling-reasoning-gpu-$$(date +%Y-%m).json
 	$(BIN)/python benchmarks/engines.py --out benchmarks/results/engines-gpu-$$(date +%Y-%m).json
 
-# The kernels themselves, which elsewhere run in an interpreter, and what needs a card.
+# The machine-checked proofs. They need Coq and nothing else.
+proofs:
+	@command -v coqc >/dev/null || { echo "coqc is missing: apt-get install coq"; exit 1; }
+	$(MAKE) -C proofs
+
+# Kernels run in an interpreter elsewhere; these tests run them on a GPU.
 gpu: setup
 	$(BIN)/python -m pytest tests/kernels -m 'not gpu'
 	$(BIN)/python -m pytest -m gpu

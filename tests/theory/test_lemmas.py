@@ -269,3 +269,15 @@ def test_grouping_is_the_cheapest_split_and_about_two_square_roots(q):
         assert split.groups * split.group >= count
         brute = min(k1 + q * (-(-count // k1) - 1) for k1 in range(1, count + 1))
         assert split.loops == brute <= 2 * (q * count) ** 0.5 + 1
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 7, 8, 20, 40])
+def test_sqrt_memorizer_group_size_trades_bits_for_loops(group):
+    """K = 40 labels of q = 3 bits take ceil(K/K2) + q(K2-1) loops and numbers of q K2 + 1 bits, or as the gate has."""
+    rng = random.Random(0)
+    labels = [F(rng.randrange(8), 8) for _ in range(40)]
+    network = sqrt_memorizer(labels, 3, group=group)
+    assert [network([[k]]) for k in range(40)] == [[[y]] for y in labels]
+    assert network.size.loops == -(-40 // group) + 3 * (group - 1)
+    gate = 4 * -(-40 // group) * group + 4  # silences the units of the first phase
+    assert network.size.max_bits <= max(3 * group + 1, gate.bit_length())

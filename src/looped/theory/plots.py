@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GREY = "#1b1b1b", "#8a8a8a"
-PALETTE = ("#c0392b", "#2471a3", "#17a589", "#5d6d7e", "#a04000", "#d68910", "#7d3c98", "#1e8449", "#1f618d", "#b03a2e")
+PALETTE = ("#c0392b", "#2471a3", "#17a589", "#5d6d7e", "#a04000", "#d68910", "#7d3c98", "#1e8449", "#d16ba5", "#b03a2e")
 COLOURS = dict(zip(CONSTRUCTIONS, cycle(PALETTE), strict=False))
 
 
@@ -131,7 +131,7 @@ def error(function: str = "attn", most_loops: int = 2000, bits: int = 6, p: floa
         left.loglog(xs, measured, "o-", ms=3.5, lw=1.4, color=COLOURS[variant], label=variant)
         left.loglog(xs, proved, "--", lw=0.9, color=COLOURS[variant])
     handles, names = left.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower left", ncols=8, fontsize=8, frameon=False)
+    figure.legend(handles, names, loc="outside lower left", ncols=5, fontsize=8, frameon=False)
     _label(
         left,
         f"Error of {function}, measured (solid) and proved (dashed); d = 1, N = 2",

@@ -199,10 +199,16 @@ def differences(values: Sequence[Number]) -> list[Number]:
     return [b - a for a, b in pairwise(values)] + [0]
 
 
-def sqrt_memorizer(labels: LabelSequence, num_bits: int = 8, exact: bool = True) -> LoopedNetwork:
-    """Return a time-modulated network: K1 + q(K2-1) loops with K1 K2 >= K, weights of about sqrt(qK) bits."""
+def sqrt_memorizer(
+    labels: LabelSequence, num_bits: int = 8, exact: bool = True, group: int | None = None
+) -> LoopedNetwork:
+    """Build a time-modulated memorizer: K1 + q(K2-1) loops with K1 K2 >= K, weights of about q K2 bits.
+
+    The group size K2 is the fastest one, about sqrt(K/q), or the given one. A smaller group trades loops for bits.
+    """
     codes = [StreamCode.of(column, num_bits) for column in zip(*vectors(labels), strict=True)]
-    split = Grouping.best(len(labels), num_bits)
+    fastest = Grouping.best(len(labels), num_bits)
+    split = fastest if group is None else Grouping(-(-len(labels) // group), group, num_bits)
     schedule = split.thresholds()
     first = [split.streams(code)[0] for code in codes]
     gate = int(split.groups > 1)
