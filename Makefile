@@ -25,6 +25,11 @@ paper: setup
 	$(BIN)/looped paper run table1 --scale laptop --cells 'ED40:*' --again
 	$(BIN)/looped paper report
 
+# The paper of the theory, theory-paper/theory.pdf; its figures are drawn by the package.
+theory-pdf: setup
+	@command -v latexmk > /dev/null || { echo 'theory-pdf needs latexmk and TeX: see theory-paper/Makefile'; exit 2; }
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(MAKE) -C theory-paper PYTHON='$(CURDIR)/$(BIN)/python'
+
 # Two processes of one thread each, because more threads would compete for the two cores.
 test test-all check: export OMP_NUM_THREADS = 1
 
@@ -46,7 +51,6 @@ fmt: setup
 	$(BIN)/ruff format .
 
 # The documentation as a site, site/index.html. A broken link is an error.
-.PHONY: docs
 docs: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/zensical build --clean --strict
@@ -72,4 +76,4 @@ gpu: setup
 	$(BIN)/python -m pytest -m gpu
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build site *.egg-info .pytest_cache .ruff_cache
