@@ -1,9 +1,11 @@
 """The code, commands and links of the README and the docs work as they stand there."""
 
 import csv
+import json
 import re
 import shutil
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 import tyro
@@ -138,3 +140,18 @@ def test_library_classifier_ignores_padding():
         alone = torch.cat([model(sequence[None], num_loops) for sequence in names["sequences"]])
         torch.testing.assert_close(model(names["padded"], num_loops), alone, rtol=1e-10, atol=1e-10)
     assert not torch.allclose(model(names["padded"], 12), model(names["padded"]))
+
+
+def test_notebook_runs_at_small_size(tmp_path, monkeypatch):
+    """The code cells of the tour run in order, with few training steps, and are stored without output."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plt, "show", lambda: None)
+    cells = json.loads((ROOT / "examples" / "tour.ipynb").read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in code)
+    names: dict = {}
+    for cell in code:
+        exec("".join(cell["source"]).replace("steps = 600", "steps = 4"), names)
+    plt.close("all")
+    assert names["result"].step == 4
+    assert len(names["rows"]) == 12
