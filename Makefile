@@ -65,6 +65,11 @@ bench-gpu: setup
 	$(BIN)/looped bench scaling --preset reasoning --out benchmarks/results/scaling-reasoning-gpu-$$(date +%Y-%m).json
 	$(BIN)/python benchmarks/engines.py --out benchmarks/results/engines-gpu-$$(date +%Y-%m).json
 
+# The theory paper, theory-paper/theory.pdf; the package draws its figures.
+theory-pdf: setup
+	@command -v latexmk >/dev/null || { echo "latexmk is missing: theory-paper/Makefile says what to install"; exit 2; }
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(MAKE) -C theory-paper PYTHON='$(CURDIR)/$(BIN)/python'
+
 # The machine-checked proofs. They need Coq and nothing else.
 proofs:
 	@command -v coqc >/dev/null || { echo "coqc is missing: apt-get install coq"; exit 1; }

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from looped import ModelConfig, OptimizerConfig, Spec, build_model
+from looped import ModelConfig, Spec, build_model
+from looped.config import OptimizerConfig
 from looped.training.optim import Optimizer
 
 from .cases import CONDITIONINGS, FREE_TABLES, GATED, TOKENS, VECTORS, examples, small

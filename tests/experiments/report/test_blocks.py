@@ -38,7 +38,9 @@ def test_update_blocks_rewrites_every_block_and_picture(tmp_path):
     assert len(list(tmp_path.rglob("*.svg"))) == 1
 
 
-@pytest.mark.parametrize("text", ["no marks", f"{START}\n", f"{END}\n{START}\n", f"{TEXT}{START}\n", f"{START}\n{TEXT}"])
+@pytest.mark.parametrize(
+    "text", ["no marks", f"{START}\n", f"{END}\n{START}\n", f"{TEXT}{START}\n", f"{START}\n{TEXT}"]
+)
 def test_update_blocks_of_a_file_with_wrong_marks_leaves_it_alone(text, tmp_path):
     page = tmp_path / "README.md"
     page.write_text(text)

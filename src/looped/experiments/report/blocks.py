@@ -26,8 +26,8 @@ from looped.viz.plots import draw
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) (\w+)[^\n]*-->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
 PICTURE = re.compile(r"\]\(((?:[\w.-]+/)*([\w-]+)-(smoke|laptop|gpu|paper)\.svg)\)")
 LEGEND = (
-    f"In brackets: 95 % intervals. {SIGNS['agrees']} the paper's number lies in our interval; {SIGNS['better']} ours is "
-    f"better; {SIGNS['worse']} ours is worse."
+    f"In brackets: 95 % intervals. {SIGNS['agrees']} the paper's number lies in our interval; {SIGNS['better']} ours "
+    f"is better; {SIGNS['worse']} ours is worse."
 )
 
 
@@ -58,7 +58,8 @@ def _results(name: str, scale: str, records: Mapping[str, Record]) -> tuple[Expe
 def _block(name: str, scale: str, records: Mapping[str, Record]) -> str:
     first, cells, results = _results(name, scale, records)
     metric = results[0].metric
-    unit = f"{metric.label}{' in %' if metric.is_share else ''}, {'higher' if metric.higher_is_better else 'lower'} is better"
+    percent, direction = " in %" * metric.is_share, "higher" if metric.higher_is_better else "lower"
+    unit = f"{metric.label}{percent}, {direction} is better"
     caption = f"{first.title}, {'full size' if first.is_full_size else f'{scale} scale'}: {unit}."
     if first.is_full_size and not first.is_study:
         table = rows_table(list(dict.fromkeys(cell.row for cell in cells)), cells, results)

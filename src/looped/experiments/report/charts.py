@@ -64,10 +64,10 @@ def against_loops(cells: Sequence[Cell], results: Sequence[CellResult], *, with_
                 loops = [cell.config.model.num_loops for cell in line]
                 series.append(Series(label, colour, loops, numbers, style="reference", marker="o"))
         if max((len(one.x) for one in series), default=0) > 1:
-            charts.append(Lines(
-                row_name(members[0].cell) if title else "", "loops r in training and test", metric.label, tuple(series), tuple(levels), x_scale="powers",
-                y_range=metric.axis_range, percent=metric.is_share,
-            ))  # fmt: skip
+            heading = row_name(members[0].cell) if title else ""
+            axes = {"x_scale": "powers", "y_range": metric.axis_range, "percent": metric.is_share}
+            lines = tuple(series), tuple(levels)
+            charts.append(Lines(heading, "loops r in training and test", metric.label, *lines, **axes))
     return charts
 
 
@@ -94,9 +94,13 @@ def side_by_side(cells: Sequence[Cell], results: Sequence[CellResult], *, with_p
         lines = _grouped(members, series_name)
         series = [
             Series(
-                name, colour, [one.value for one in line], [groups.index(group(one.cell)) for one in line],
-                *_bounds(line), style="dots",
-            )  # fmt: skip
+                name,
+                colour,
+                [one.value for one in line],
+                [groups.index(group(one.cell)) for one in line],
+                *_bounds(line),
+                style="dots",
+            )
             for (name, line), colour in zip(lines.items(), _colours(list(lines.values())), strict=True)
         ]
         if with_paper and (printed := {group(cell): cell.paper for cell in shown if cell.paper is not None}):

@@ -104,9 +104,7 @@ def cell_results(experiment: Experiment, records: Mapping[str, Record]) -> list[
     return results
 
 
-def distinct_results(
-    group: Sequence[Experiment], records: Mapping[str, Record]
-) -> dict[Experiment, list[CellResult]]:
+def distinct_results(group: Sequence[Experiment], records: Mapping[str, Record]) -> dict[Experiment, list[CellResult]]:
     """Return the results of several experiments; a cell that two scales share counts for the first of them."""
     seen: set[tuple[str, ...]] = set()
     found: dict[Experiment, list[CellResult]] = {}
