@@ -25,11 +25,6 @@ paper: setup
 	$(BIN)/looped paper run table1 --scale laptop --cells 'ED40:*' --again
 	$(BIN)/looped paper report
 
-# The paper of the theory, theory-paper/theory.pdf; its figures are drawn by the package.
-theory-pdf: setup
-	@command -v latexmk > /dev/null || { echo 'theory-pdf needs latexmk and TeX: see theory-paper/Makefile'; exit 2; }
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(MAKE) -C theory-paper PYTHON='$(CURDIR)/$(BIN)/python'
-
 # Two processes of one thread each, because more threads would compete for the two cores.
 test test-all check: export OMP_NUM_THREADS = 1
 
