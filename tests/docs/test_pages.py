@@ -128,6 +128,15 @@ def test_readme_results_are_records():
         assert depth == (record["layers"] if block == "standard" else record["loops"])
 
 
+def test_readme_speed_is_that_of_the_benchmark():
+    measured = json.loads((ROOT / "benchmarks" / "results" / "public-gpu-2026-11.json").read_text())["rows"]
+    for row in (row for row in measured if row["work"] == "train"):
+        public = max(row["public_eager"], row.get("public_compiled", 0))
+        numbers = rf"\| {public:,}[^|]*\| {row['compiled']:,} \| {row['fused']:,} \| ([\d.]+)x \|"
+        (gain,) = re.findall(numbers, README.read_text())
+        assert float(gain) == pytest.approx(row["fused"] / public, rel=0.01)
+
+
 def test_library_classifier_ignores_padding():
     """The classifier of the page gives each sequence of a padded batch the scores that it gets alone."""
     names: dict = {}
