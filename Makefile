@@ -75,5 +75,13 @@ gpu: setup
 	$(BIN)/python -m pytest tests/kernels -m 'not gpu'
 	$(BIN)/python -m pytest -m gpu
 
+# What the command line does when it is killed, when disks fail, and with files that are damaged or hostile.
+crash: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m faults --jobs 2
+
+# Every fault instead of a sample. Takes hours; the table is kept.
+crash-full: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m faults --full --jobs 2 --out dev/crash-$$(git rev-parse --short HEAD).md
+
 clean:
 	rm -rf $(VENV) build site *.egg-info .pytest_cache .ruff_cache

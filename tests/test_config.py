@@ -275,3 +275,12 @@ def test_make_task_applies_settings_and_reports_unknown_ones():
     assert make_task("edit-distance", length=7) == EditDistance(length=7)
     with pytest.raises(InputError, match="lenght"):
         make_task("edit-distance", lenght=7)
+
+
+@pytest.mark.parametrize("field", ["model.block", "train.init_from", "task.length"])
+def test_run_config_with_half_a_character_is_refused(field):
+    group, name = field.split(".")
+    data = {"task": {"name": "edit-distance"}}
+    data.setdefault(group, {})[name] = "\ud800"
+    with pytest.raises(InputError, match=field):
+        RunConfig.from_json(data)

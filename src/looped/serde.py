@@ -77,7 +77,9 @@ def _field_types(cls: type) -> dict[str, Any]:
 def _convert(annotation: Any, value: Any, path: str) -> Any:
     try:
         converted = msgspec.convert(value, annotation)
-    except (msgspec.ValidationError, TypeError):
+        if isinstance(converted, str):
+            converted.encode()  # JSON may hold half a character, such as U+D800, that cannot be written
+    except (msgspec.ValidationError, TypeError, UnicodeError):
         raise InputError(f"{path}: expected {_describe(annotation)}, got {_short(value)}{_hint(annotation, value)}",
                          field=path) from None  # fmt: skip
     if isinstance(converted, float) and converted != converted:

@@ -1,6 +1,5 @@
 """Mistakes, and what the system refuses: one line each, exit code 2, and nothing half written."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import torch
 
 from looped.cli.main import main
 from looped.tasks import EditDistance
+from looped.utils.files import save_sealed
 from tests.cli.command import TRAIN, answer, complaint
 
 
@@ -219,7 +219,7 @@ def test_a_missing_gpu_is_told_in_words_that_were_typed(run, monkeypatch, capsys
 def test_a_damaged_config_names_the_file(tmp_path, capsys):
     (tmp_path / "config.json").write_text("{")
     assert "config.json" in complaint(capsys, "eval", str(tmp_path))
-    (tmp_path / "config.json").write_text('{"task": {"name": "edit-distance", "lenght": 3}}')
+    save_sealed(tmp_path / "config.json", {"task": {"name": "edit-distance", "lenght": 3}})
     assert "did you mean 'task.length'" in complaint(capsys, "eval", str(tmp_path))
 
 
@@ -231,7 +231,7 @@ def test_a_damaged_newest_checkpoint_is_said_by_whatever_reads_the_run(tmp_path,
         assert main([verb[0], str(folder), *verb[1:]]) == 0
         out, err = capsys.readouterr()
         (line,) = err.splitlines()
-        assert "step-000000006 is not a checkpoint: " in line
+        assert "step-000000006/state.json" in line
         assert line.endswith("; using step 4 instead")
         assert "not finished" not in out
         assert ("measured at step 4 of 6" in out) == (verb[0] == "eval")
@@ -240,5 +240,5 @@ def test_a_damaged_newest_checkpoint_is_said_by_whatever_reads_the_run(tmp_path,
 def test_an_untrained_run_says_so(tmp_path, capsys):
     from looped.config import RunConfig
 
-    (tmp_path / "config.json").write_text(json.dumps(RunConfig(EditDistance(length=4)).to_json()))
+    save_sealed(tmp_path / "config.json", RunConfig(EditDistance(length=4)).to_json())
     assert "has no checkpoint yet" in complaint(capsys, "eval", str(tmp_path))

@@ -28,6 +28,7 @@ from looped.experiments.worker import finish_run
 from looped.training import evaluate
 from looped.training.schedules import trained_size
 from looped.utils.errors import InputError
+from looped.utils.files import read_sealed, save_sealed
 from tests.experiments.fake_records import fake_record
 
 MADE = experiment("table1", "smoke").select(["ED40:modulated r=4"])
@@ -246,8 +247,8 @@ def test_a_result_of_nonsense_is_named(change, runs, tmp_path):
     shutil.copytree(runs / CONFIG.folder_name, folder)
     (folder / RECORD_NAME).unlink()
     path = folder / "result.json"
-    whole = {} if "finished" in change else json.loads(path.read_text())
-    path.write_text(json.dumps({**whole, **change}))
+    whole = {} if "finished" in change else read_sealed(path)
+    save_sealed(path, {**whole, **change})
     with pytest.raises(InputError, match=r"result\.json: \w+: expected"):
         finish_run(CONFIG, tmp_path, MADE.eval_plan)
 

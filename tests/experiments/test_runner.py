@@ -25,6 +25,7 @@ from looped.training.logger import read_log
 from looped.training.run_folder import RunFolder
 from looped.training.trainer import Diverged
 from looped.utils.errors import InputError
+from looped.utils.files import read_sealed, save_sealed
 from tests.paths import ROOT
 
 
@@ -291,9 +292,9 @@ def test_a_folder_of_an_older_config_is_told_and_left_alone(tmp_path, capsys):
     assert "holds another run: its train.optimizer.weight_decay is 0.5, this one's is 0.01" in said
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     # A field that no config has any more is named as well.
-    stored = json.loads((folder / "config.json").read_text())
+    stored = read_sealed(folder / "config.json")
     stored["train"]["forgotten"] = 1
-    (folder / "config.json").write_text(json.dumps(stored))
+    save_sealed(folder / "config.json", stored)
     assert main(words) == 2
     assert "train.forgotten" in capsys.readouterr().err
 

@@ -93,6 +93,15 @@ class TestCorpus:
         assert whole(str(packed)).tolist() == expected
         assert whole(str(rows)).tolist() == expected
 
+    def test_zstd_bomb_is_unpacked_in_pieces_and_refused(self, tmp_path):
+        zstandard = pytest.importorskip("zstandard")
+        bomb = tmp_path / "bomb.txt.zst"
+        bomb.write_bytes(zstandard.ZstdCompressor().compress(bytes(256 << 20)))
+        assert bomb.stat().st_size < 50_000
+        assert max(map(len, corpus._unpacked(str(bomb)))) <= corpus.MAX_LINE
+        with pytest.raises(InputError, match=r"bomb\.txt\.zst: expected a newline within"):
+            corpus.tokens(str(bomb), "train", "article")
+
     @pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the zstd program")
     def test_zstd_without_the_package(self, tmp_path, prose, monkeypatch):
         zstandard = pytest.importorskip("zstandard")

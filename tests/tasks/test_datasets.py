@@ -198,3 +198,11 @@ def test_a_hash_tells_data_sets_apart():
     first = datasets.stats(TASK, size=50, split="test")["sha256"]
     assert first == datasets.stats(TASK, size=50, split="test")["sha256"]
     assert len({first, *(datasets.stats(TASK, size=50, split="test", seed=seed)["sha256"] for seed in (1, 2))}) == 3
+
+
+def test_check_of_an_endless_line_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("looped.utils.files.MAX_LINE", 1000)
+    path = tmp_path / "line.jsonl"
+    path.write_text("a" * 1000)
+    with pytest.raises(InputError, match=r"line\.jsonl, line 1: expected fewer than 1,000 characters in a line"):
+        datasets.check(path)

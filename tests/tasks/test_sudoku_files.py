@@ -258,3 +258,11 @@ def test_damaged_and_missing_files_are_refused(tmp_path):
         read_puzzles(path, 4)
     with pytest.raises(InputError, match=r"no puzzles 'nothing.csv' here or in .* \(LOOPED_DATA\): expected a file"):
         Sudoku(file="nothing.csv").sample(0, "train", [0])
+
+
+def test_read_puzzles_of_an_endless_packed_line_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("looped.utils.files.MAX_LINE", 1000)
+    path = tmp_path / "puzzles.csv.gz"
+    path.write_bytes(gzip.compress(b"1" * 1000))
+    with pytest.raises(InputError, match=r"puzzles\.csv\.gz, line 1: expected fewer than 1,000 characters in a line"):
+        read_puzzles(path, 9)

@@ -1,5 +1,6 @@
 """Checkpoints: equal after a round trip, readable by others, and skipped if anything in them is damaged."""
 
+import hashlib
 import json
 import shutil
 
@@ -10,6 +11,7 @@ from safetensors.torch import load_file
 from looped.training import checkpoint
 from looped.training.checkpoint import Checkpoint, load_checkpoint, load_newest, save_checkpoint
 from looped.utils.errors import InputError
+from looped.utils.files import read_sealed, save_sealed
 from tests.training.conftest import damage
 
 
@@ -126,10 +128,9 @@ def test_swapped_folders_are_refused(tmp_path):
 @pytest.mark.parametrize("name", ["/etc/hostname", "../step-000000001/model.safetensors", "model.bin"])
 def test_file_names_outside_the_checkpoint_are_refused(name, tmp_path):
     newest = two_checkpoints(tmp_path)
-    state = json.loads((newest / "state.json").read_text())
-    del state["sha256"]
+    state = read_sealed(newest / "state.json")
     state["files"][name] = "0" * 64
-    (newest / "state.json").write_text(json.dumps({**state, "sha256": checkpoint._hash_of(state)}))
+    save_sealed(newest / "state.json", state)
     with pytest.raises(InputError, match="not a file of a checkpoint"):
         load_checkpoint(newest)
 
@@ -137,10 +138,9 @@ def test_file_names_outside_the_checkpoint_are_refused(name, tmp_path):
 def test_file_that_is_no_safetensors_is_skipped_even_if_its_hash_is_right(tmp_path, capsys):
     newest = two_checkpoints(tmp_path)
     (newest / "model.safetensors").write_bytes(b"\xff" * 100)
-    state = json.loads((newest / "state.json").read_text())
-    del state["sha256"]
-    state["files"]["model.safetensors"] = checkpoint.hashlib.sha256(b"\xff" * 100).hexdigest()
-    (newest / "state.json").write_text(json.dumps({**state, "sha256": checkpoint._hash_of(state)}))
+    state = read_sealed(newest / "state.json")
+    state["files"]["model.safetensors"] = hashlib.sha256(b"\xff" * 100).hexdigest()
+    save_sealed(newest / "state.json", state)
     assert_step_1_is_used(tmp_path, capsys)
 
 
@@ -158,7 +158,7 @@ def test_save_on_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatc
     def full(path, value):
         raise InputError(f"cannot write {path}: No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_json", full)
+    monkeypatch.setattr(checkpoint, "save_sealed", full)
     with pytest.raises(InputError, match="No space left"):
         save_checkpoint(tmp_path, random_checkpoint(2))
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
@@ -178,3 +178,28 @@ def test_save_replaces_a_checkpoint_of_the_same_step(tmp_path):
     assert_equal(load_newest(tmp_path), random_checkpoint(4))
     shutil.rmtree(tmp_path / "step-000000004")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["state.json", "model.safetensors"])
+def test_load_newest_with_a_link_in_place_of_a_file_uses_the_previous_checkpoint(name, tmp_path, capsys):
+    newest = two_checkpoints(tmp_path)
+    (newest / name).rename(tmp_path / "moved")
+    (newest / name).symlink_to(tmp_path / "moved")
+    assert_step_1_is_used(tmp_path, capsys)
+
+
+def test_save_checkpoint_hides_an_old_one_on_disk_before_it_deletes_a_file_of_it(tmp_path, monkeypatch):
+    two_checkpoints(tmp_path)
+    events = []
+    sync, rmtree = checkpoint.sync_folder, shutil.rmtree
+
+    def synced(folder):
+        events.append({path.name for path in folder.iterdir()})
+        sync(folder)
+
+    monkeypatch.setattr(checkpoint, "sync_folder", synced)
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **named: (events.append(path.name), rmtree(path, **named)))
+    save_checkpoint(tmp_path, random_checkpoint(3))
+    hidden = ".step-000000001.old"
+    deleted = events.index(hidden)
+    assert {hidden, "step-000000002", "step-000000003"} in events[:deleted]

@@ -1,6 +1,9 @@
 """Folders that the environment may name, and files that are made at once or not at all."""
 
+import errno
 import os
+import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +12,7 @@ from threading import Thread
 import pytest
 
 from looped.utils.errors import InputError
-from looped.utils.files import cache_folder, data_folder, read_json, save, save_text
+from looped.utils.files import cache_folder, data_folder, locked, read_json, save, save_text
 
 
 def test_the_environment_says_where_the_cache_and_the_data_are(monkeypatch):
@@ -46,6 +49,47 @@ def test_two_threads_may_write_one_file(tmp_path):
     save(path, write)
     assert path.read_text() == "the first to begin"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_save_after_a_killed_one_deletes_its_temporary_file(tmp_path):
+    code = """
+import os, signal, sys
+from pathlib import Path
+from looped.utils.files import save
+save(Path(sys.argv[1]), lambda handle: (handle.write(b"half"), handle.flush(), os.kill(os.getpid(), signal.SIGKILL)))
+"""
+    path = tmp_path / "file"
+    killed = subprocess.run([sys.executable, "-c", code, str(path)])
+    (left,) = tmp_path.iterdir()
+    assert killed.returncode == -signal.SIGKILL
+    assert left.name.startswith(".")
+    save_text(path, "whole")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_save_leaves_hidden_files_of_others_alone(tmp_path):
+    others = tmp_path / ".mine.tmp"
+    others.touch()
+    save_text(tmp_path / "file", "text")
+    assert others.exists()
+
+
+def test_save_in_new_folders_syncs_each_of_them_into_its_parent(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("os.fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
+    save_text(tmp_path / "one" / "two" / "file", "text")
+    folders = [str(tmp_path), str(tmp_path / "one"), str(tmp_path / "one" / "two")]
+    assert [path for path in synced if path in folders] == folders
+
+
+def test_save_tells_which_folder_could_not_be_synced(tmp_path, monkeypatch):
+    def refuse(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("os.fsync", refuse)
+    with pytest.raises(InputError, match=f"^cannot write {tmp_path}: Input/output error$"):
+        save_text(tmp_path / "file", "text")
 
 
 def test_what_fails_half_way_leaves_the_good_file(tmp_path):
@@ -152,4 +196,34 @@ def test_what_is_no_json_that_can_be_read_is_told_with_the_file(text, tmp_path):
     path = tmp_path / "file.json"
     path.write_bytes(text)
     with pytest.raises(InputError, match=r"^expected JSON in .*file\.json, got something else \(.+\)$"):
+        read_json(path)
+
+
+def test_locked_through_a_link_leaves_its_target_alone(tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / ".lock").symlink_to("precious")
+    with pytest.raises(InputError, match=r"\.lock is not a regular file"), locked(tmp_path / ".lock"):
+        pass
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_locked_does_not_empty_the_file(tmp_path):
+    (tmp_path / ".lock").write_text("text")
+    with locked(tmp_path / ".lock", wait=False) as free:
+        assert free
+    assert (tmp_path / ".lock").read_text() == "text"
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "large"])
+def test_read_json_of_what_has_no_end_is_refused_at_once(kind, tmp_path, monkeypatch):
+    path = tmp_path / "file.json"
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text(" " * 200 + "1")
+        monkeypatch.setattr("looped.utils.files.MAX_JSON_BYTES", 200)
+    expected = "expected at most 200 bytes, got 201" if kind == "large" else "not a regular file"
+    with pytest.raises(InputError, match=expected):
         read_json(path)

@@ -85,7 +85,7 @@ class ApproximateCommand:
     """Build the network of the proof for a function and compare its error with the theorem."""
 
     function: str = "attn"
-    """mean, prod, attn, max, wave, or file.py:name"""
+    """mean, prod, attn, max, wave, or file.py:name, which runs that file with all your rights"""
     dim: int = 1
     """entries of a token, d"""
     tokens: int = 2

@@ -17,7 +17,7 @@ import numpy as np
 from looped.tasks import Batch, Split, Task, decode_task, encode_task
 from looped.tasks.base import MAX_EXAMPLES
 from looped.utils.errors import InputError, require
-from looped.utils.files import from_json, save
+from looped.utils.files import bounded_lines, from_json, save
 from looped.utils.types import Progress
 
 CHUNK = 500  # examples made and written at a time
@@ -142,7 +142,7 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a file, line by line."""
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(bounded_lines(file, path), start=1):
                 try:
                     value = from_json(line)
                 except ValueError:  # bad UTF-8 is one, too

@@ -13,10 +13,11 @@ previous one is used. Nothing is ever unpickled.
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from looped.utils.errors import InputError, require
-from looped.utils.files import from_json, make_folder, save, save_json, sync_folder
+from looped.utils.files import make_folder, read_sealed, require_regular, save, save_sealed, sync_folder, writing
 
 KEEP = 2
 MAX_FILE_BYTES = 5_000_000_000
@@ -53,29 +54,37 @@ class Checkpoint(NamedTuple):
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, max_file_bytes: int = MAX_FILE_BYTES) -> Path:
     """Write `folder/step-*`, then delete all but the last `KEEP` checkpoints."""
     make_folder(folder)
-    for leftover in folder.glob(".step-*"):
-        shutil.rmtree(leftover)
+    sweep_checkpoints(folder)
     final = folder / f"step-{checkpoint.step:09d}"
     temporary = folder / f".{final.name}"
     try:
-        temporary.mkdir()
-        _write(temporary, checkpoint, max_file_bytes)
-        _remove(final)
-        temporary.rename(final)
+        with writing(temporary):
+            temporary.mkdir()
+            _write(temporary, checkpoint, max_file_bytes)
+            _hide(final)
+            temporary.rename(final)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sync_folder(folder)
-    for old in sorted(folder.glob("step-*"))[:-KEEP]:
-        _remove(old)
+    with writing(folder):
+        for old in sorted(folder.glob("step-*"))[:-KEEP]:
+            _hide(old)
+    sync_folder(folder)  # before anything is deleted: after a power cut, an old name must not lead to half a checkpoint
+    sweep_checkpoints(folder)
     return final
 
 
-def _remove(path: Path) -> None:
-    """Delete a checkpoint. It is renamed first, so that no reader sees it half deleted."""
-    if path.exists():
-        hidden = path.with_name(f".{path.name}.old")
-        path.rename(hidden)
-        shutil.rmtree(hidden)
+def sweep_checkpoints(folder: Path) -> None:
+    """Delete checkpoints that a killed process left half written or half deleted."""
+    with writing(folder):
+        for leftover in folder.glob(".step-*"):
+            leftover.unlink() if leftover.is_symlink() or leftover.is_file() else shutil.rmtree(leftover)
+
+
+def _hide(path: Path) -> None:
+    """Rename a checkpoint that is to be deleted, so that no reader sees it half deleted."""
+    if os.path.lexists(path):
+        path.rename(path.with_name(f".{path.name}.old"))
 
 
 def _write(folder: Path, checkpoint: Checkpoint, max_file_bytes: int) -> None:
@@ -84,8 +93,7 @@ def _write(folder: Path, checkpoint: Checkpoint, max_file_bytes: int) -> None:
         for name, data in _files_of_part(part, tensors, max_file_bytes):
             save(folder / name, lambda handle, data=data: handle.write(data))
             hashes[name] = hashlib.sha256(data).hexdigest()
-    state = {"step": checkpoint.step, "seconds": checkpoint.seconds, "files": hashes}
-    save_json(folder / _STATE, {**state, "sha256": _hash_of(state)})
+    save_sealed(folder / _STATE, {"step": checkpoint.step, "seconds": checkpoint.seconds, "files": hashes})
 
 
 def _files_of_part(part: str, tensors: dict[str, Tensor], max_file_bytes: int) -> Iterator[tuple[str, bytes]]:
@@ -113,12 +121,13 @@ def _files_of_part(part: str, tensors: dict[str, Tensor], max_file_bytes: int) -
     yield f"{part}.safetensors.index.json", json.dumps(index, indent=1).encode()
 
 
-def load_newest(folder: Path) -> Checkpoint | None:
-    """Return the newest checkpoint that is whole, or None if there is none at all."""
+def load_newest(folder: Path, use: Callable[[Checkpoint], object] = lambda checkpoint: None) -> Checkpoint | None:
+    """Return the newest checkpoint that is whole and that `use` accepts, or None if there is none at all."""
     problems = []
     for path in sorted(folder.glob("step-*"), reverse=True):
         try:
             checkpoint = load_checkpoint(path)
+            use(checkpoint)
         except InputError as error:
             problems.append(str(error))
             continue
@@ -137,7 +146,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         parts: dict[str, dict[str, Tensor]] = {}
         for name, expected in state["files"].items():
             match = _FILE_NAME.fullmatch(name)
-            require(match is not None and (path / name).is_file(), f"{path / name} is not a file of a checkpoint")
+            require(match is not None, f"{path / name} is not a file of a checkpoint")
+            require_regular(path / name)
             data = (path / name).read_bytes()
             actual = hashlib.sha256(data).hexdigest()
             require(
@@ -156,14 +166,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 def _read_state(path: Path) -> dict[str, Any]:
     """Return the content of state.json, checked against its own hash and against the name of the folder."""
-    state = from_json((path / _STATE).read_bytes())
-    expected = state.pop("sha256")
-    require(_hash_of(state) == expected, f"{path / _STATE} is damaged: its content does not match its SHA-256")
+    require(not path.is_symlink(), f"{path} is a link: expected a folder")
+    require_regular(path / _STATE)
+    state = read_sealed(path / _STATE)
     match = _FOLDER_NAME.fullmatch(path.name)
     named = None if match is None else int(match[1])
     require(named == state["step"], f"{path} holds step {state['step']}: expected the step in its name")
     return state
-
-
-def _hash_of(state: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()

@@ -18,6 +18,7 @@ class Log:
     def __init__(self, path: Path, config: RunConfig, first_step: int, *, quiet: bool) -> None:
         self.path, self.num_steps = path, config.train.num_steps
         kept = [line for line, step in read_log(path) if step <= first_step]
+        self._kept = frozenset(kept)
         save_text(path, "".join(line + "\n" for line in kept))
         self._file = open(path, "a")  # noqa: SIM115 (closed in __exit__)
         self._trackers = _trackers(config, path.parent)
@@ -36,13 +37,20 @@ class Log:
 
     def record(self, step: int, **values: float) -> None:
         """Write one record. `step` is the number of finished steps."""
-        with writing(self.path):
-            self._file.write(json.dumps({"step": step, **values}) + "\n")
-            self._file.flush()
+        line = json.dumps({"step": step, **values})
+        if line not in self._kept:  # a run that was stopped at its very end validates once more
+            with writing(self.path):
+                self._file.write(line + "\n")
+                self._file.flush()
         for tracker in self._trackers:
             tracker.record(step, values)
         if self._screen is not None:
             self._screen.show(step, values)
+
+    def sync(self) -> None:
+        """Make the records survive a power cut."""
+        with writing(self.path):
+            os.fsync(self._file.fileno())
 
 
 def read_log(path: Path) -> list[tuple[str, int]]:

@@ -7,7 +7,7 @@ data.json      hashes of the files that examples are taken from, if any
 result.json    the `TrainResult`, once the run is finished
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,9 @@ from typing import Any, Literal
 from looped.config import RunConfig, differences
 from looped.serde import check_fields, decode, encode
 from looped.tasks import Task
-from looped.training.checkpoint import Checkpoint, load_newest
+from looped.training.checkpoint import Checkpoint, load_newest, sweep_checkpoints
 from looped.utils.errors import InputError, require
-from looped.utils.files import locked, make_folder, read_json, save_json
+from looped.utils.files import is_temporary, locked, make_folder, read_sealed, require_regular, save_sealed, sweep
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class RunFolder:
         """
         self.check(config)
         if not (self.config_path.exists() and self.has_checkpoint()):
-            save_json(self.config_path, config.to_json())
+            save_sealed(self.config_path, config.to_json())
 
     def check(self, config: RunConfig) -> None:
         """Raise InputError if this folder belongs to another run."""
@@ -86,9 +86,8 @@ class RunFolder:
         """Store the hashes of a new run's data. Raise InputError if a resumed run would see other data."""
         current = task.fingerprints()
         if current and not self.has_checkpoint():
-            save_json(self.data_path, current)
-        stored = read_json(self.data_path) if self.data_path.exists() else {}
-        require(isinstance(stored, dict), f"{self.data_path}: expected an object with hashes, got {stored!r}")
+            save_sealed(self.data_path, current)
+        stored = read_sealed(self.data_path) if self.data_path.exists() else {}
         for name, before in stored.items():
             now = current.get(name, "none")
             require(
@@ -99,8 +98,9 @@ class RunFolder:
     def read_config(self) -> RunConfig:
         """Return the run's config. Raise InputError if the folder is not a run."""
         require(self.path.is_dir(), f"no run at {self.path}: expected a folder with config.json")
+        self.require_plain()
         require(self.config_path.exists(), f"{self.path} is not a run: expected config.json in it")
-        data = read_json(self.config_path)
+        data = read_sealed(self.config_path)
         try:
             return RunConfig.from_json(data)
         except InputError as error:
@@ -110,8 +110,9 @@ class RunFolder:
         """Return the result of a finished run, or None."""
         if not self.result_path.exists():
             return None
+        stored = read_sealed(self.result_path)
         try:
-            return decode(TrainResult, read_json(self.result_path))
+            return decode(TrainResult, stored)
         except InputError as error:
             raise InputError(f"{self.result_path}: {error}") from None
 
@@ -119,9 +120,9 @@ class RunFolder:
         """Return whether there is any checkpoint, damaged or not."""
         return any(self.checkpoints.glob("step-*"))
 
-    def newest_checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint that is whole, or None if there is none at all."""
-        return load_newest(self.checkpoints)
+    def newest_checkpoint(self, use: Callable[[Checkpoint], object] = lambda checkpoint: None) -> Checkpoint | None:
+        """Return the newest checkpoint that is whole and that `use` accepts, or None if there is none at all."""
+        return load_newest(self.checkpoints, use)
 
     def require_checkpoint(self) -> Checkpoint:
         """Return the newest checkpoint of a run. Raise InputError if the folder is not a run or has none."""
@@ -131,18 +132,29 @@ class RunFolder:
             raise InputError(f"{self.path} has no checkpoint yet: expected a run that was trained")
         return checkpoint
 
+    def require_plain(self) -> None:
+        """Raise InputError if one of the run's files is a link, a device or a pipe: it would lead out of the folder."""
+        require_regular(self.config_path, self.log_path, self.data_path, self.result_path, self.lock_path)
+        require(not self.checkpoints.is_symlink(), f"{self.checkpoints} is a link: expected a folder")
+
     def require_usable(self) -> None:
         """Raise InputError if the folder holds files that no trainer wrote."""
-        foreign = self.path.is_dir() and not self.config_path.exists() and {*self.path.iterdir()} - {self.lock_path}
-        require(
-            not foreign and (self.path.is_dir() or not self.path.exists()),
-            f"{self.path} is not a run: expected a new or empty folder, or one with config.json",
-        )
+        self.require_plain()
+        if not self.path.is_dir() or self.config_path.exists():
+            foreign = self.path.exists() and not self.path.is_dir()
+        else:
+            foreign = any(path != self.lock_path and not is_temporary(path.name) for path in self.path.iterdir())
+        require(not foreign, f"{self.path} is not a run: expected a new or empty folder, or one with config.json")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Create the folder and lock it. Raise InputError if another process is training in it."""
+        """Create the folder, lock it and delete what a killed process left half written in it.
+
+        Raise InputError if another process is training in it.
+        """
         make_folder(self.path)
         with locked(self.lock_path, wait=False) as free:
             require(free, f"{self.path} is being trained by another process")
+            sweep(self.path)
+            sweep_checkpoints(self.checkpoints)
             yield

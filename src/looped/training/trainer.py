@@ -32,7 +32,7 @@ from looped.training.run_folder import RunFolder, TrainResult
 from looped.training.schedules import loops_at, lr_fraction, sizes, trained_size, unreached
 from looped.training.step import Stepper
 from looped.utils.errors import InputError, require
-from looped.utils.files import save_json
+from looped.utils.files import save_sealed
 from looped.utils.memory import memory_for
 from looped.utils.signals import handling
 from looped.utils.version import __version__
@@ -187,12 +187,22 @@ class Trainer:
 
     def resume(self) -> bool:
         """Load the newest checkpoint of this run and return whether there was one."""
-        checkpoint = self.folder.newest_checkpoint()
+        checkpoint = self.folder.newest_checkpoint(self._restore)
         if checkpoint is None:
             return False
-        self.stepper.load(checkpoint.parts, str(self.folder.path))
         self.step, self.seconds, self._started = checkpoint.step, checkpoint.seconds, time.monotonic()
         return True
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Load the tensors of a checkpoint. Raise InputError if they do not fit, so that the previous one is tried."""
+        try:
+            self.stepper.load(checkpoint.parts, str(self.folder.path))
+        except (KeyError, ValueError, RuntimeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"step {checkpoint.step} of {self.folder.path} does not fit this run: {type(error).__name__}: {error}"
+            ) from None
 
     def evaluate(
         self, split: Split, size: int | None = None, stopped: Callable[[], bool] = lambda: False
@@ -236,6 +246,7 @@ class Trainer:
                         log.record(self.step, validation=validation)
                     last_time += time.monotonic() - paused  # evaluation does not count as training time
                 if saving:
+                    log.sync()  # before the checkpoint that is resumed from: the log lacks nothing up to there
                     self.save()
                 if stopping:
                     return self._result(stopped_by="signal" if stopped() else "time limit")
@@ -244,7 +255,7 @@ class Trainer:
                 return self._result(stopped_by="signal")
             log.record(self.step, validation=validation)
         result = self._result(validation=validation)
-        save_json(self.folder.result_path, result.to_json())
+        save_sealed(self.folder.result_path, result.to_json())
         return result
 
     def _steps(self, first: int) -> Iterator[tuple[int, Tensor]]:
@@ -276,6 +287,7 @@ class Trainer:
         """Write a checkpoint of this step."""
         seconds = round(self._seconds_so_far(), 3)
         checkpoint = Checkpoint(self.step, seconds, self.stepper.state())
+        _require_finite_state(checkpoint)
         save_checkpoint(self.folder.checkpoints, checkpoint, self.config.train.runtime.max_file_bytes)
 
     def _validate(self, stopped: Callable[[], bool]) -> float | None:
@@ -354,6 +366,18 @@ def _require_finite(step: int, **numbers: float) -> None:
                 "warm-up; earlier checkpoints are kept.",
                 field=name,
             )
+
+
+def _require_finite_state(checkpoint: Checkpoint) -> None:
+    """Raise Diverged if a tensor holds NaN or infinity: an update can overflow although its gradient was finite."""
+    for part, tensors in checkpoint.parts.items():
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                raise Diverged(
+                    f"{part} {name}: expected finite numbers, got NaN or infinity at step {checkpoint.step}. "
+                    "Try a lower learning rate; earlier checkpoints are kept.",
+                    field=name,
+                )
 
 
 @contextmanager

@@ -6,6 +6,9 @@ from collections.abc import Collection, Iterable
 from numbers import Integral, Real
 from typing import Any
 
+MAX_MESSAGE = 900
+"""characters of a message"""
+
 
 class InputError(ValueError):
     """Report a user's mistake in one line: what was expected and what was given.
@@ -14,8 +17,10 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str, field: str | None = None) -> None:
-        # Values such as arrays may print on several lines.
-        super().__init__(" ".join(line.strip() for line in message.splitlines()))
+        # Values such as arrays may print on several lines, and a file may hold anything, escape codes among them.
+        line = " ".join(line.strip() for line in message[: 2 * MAX_MESSAGE].splitlines())
+        shown = "".join(character if character.isprintable() else repr(character)[1:-1] for character in line)
+        super().__init__(shown if len(shown) <= MAX_MESSAGE else f"{shown[: MAX_MESSAGE - 3]}...")
         self.field = field
 
 

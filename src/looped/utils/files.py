@@ -2,19 +2,23 @@
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
+import stat
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, AnyStr
 
-from looped.utils.errors import InputError
+from looped.utils.errors import InputError, require
 
 OUTPUTS = (1, 2)  # descriptors of standard output and standard error
+MAX_JSON_BYTES = MAX_LINE = 16_000_000
 
 
 def cache_folder() -> Path:
@@ -46,24 +50,64 @@ def save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         path = Path(os.path.realpath(path))
         if path.is_symlink():  # followed to where it leads in circles
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _parts.add(temporary)
-        try:
-            with open(temporary, "wb") as handle:
-                write(handle)
-                handle.flush()
-                os.fsync(handle.fileno())
+        _make_folders(path.parent)
+        sweep(path.parent)
+        with _temporary(path.parent) as (handle, temporary):
+            write(handle)
+            handle.flush()
+            os.fsync(handle.fileno())
             if path.exists():
                 shutil.copymode(path, temporary)
             os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-            _parts.discard(temporary)
         sync_folder(path.parent)
 
 
-_parts: set[Path] = set()  # of files that are being made
+# The second form is what version 0.1 left in run folders.
+_TEMPORARY = re.compile(r"\.looped-[0-9a-f]{16}\.tmp|\.(config|data|result|record|log)\.jsonl?\.\d+-\d+")
+_parts: set[Path] = set()  # temporary files of this process
+
+
+@contextmanager
+def _temporary(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
+    """Yield a new file and its path. The file is locked while it is open, and deleted unless it was renamed."""
+    handle, path = _new_temporary(folder)
+    try:
+        with handle:
+            yield handle, path
+    finally:
+        path.unlink(missing_ok=True)
+        _parts.discard(path)
+
+
+def _new_temporary(folder: Path) -> tuple[IO[bytes], Path]:
+    while True:
+        path = folder / f".looped-{secrets.token_hex(8)}.tmp"
+        handle = open(path, "xb")  # noqa: SIM115 (closed by `_temporary`)
+        _parts.add(path)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if path.exists():
+            return handle, path
+        handle.close()  # swept by another process between the opening and the lock
+        _parts.discard(path)
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether this is the name of a file that `save` has begun to write."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def sweep(folder: Path) -> None:
+    """Delete the temporary files of processes that are gone. A living process holds a lock on each of its own."""
+    with suppress(OSError):
+        for path in (folder / name for name in os.listdir(folder) if is_temporary(name)):
+            with suppress(OSError), open(os.open(path, os.O_RDONLY | _UNFOLLOWED), "rb") as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+
+
+# Neither follow a link nor wait for the other end of a pipe.
+_UNFOLLOWED = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def drop_parts() -> None:
@@ -108,11 +152,18 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, with those above it, unless it is there."""
+    """Make a folder and those above it, each synced into its parent, unless it is there."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        _make_folders(path)
     except OSError as error:
         raise InputError(f"cannot make the folder {path}: {_reason(path, error)}") from error
+
+
+def _make_folders(path: Path) -> None:
+    for each in reversed((path, *path.parents)):
+        if not each.is_dir():
+            each.mkdir(exist_ok=True)
+            sync_folder(each.parent)
 
 
 def in_the_way(path: Path) -> tuple[str, Path] | None:
@@ -149,6 +200,26 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: expected a text file, got an error: {error.strerror}") from None
 
 
+def save_sealed(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON object together with the SHA-256 of its content."""
+    save_json(path, {**value, "sha256": content_hash(value)})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Return a JSON object that `save_sealed` wrote. Raise InputError if any bit of its content has changed."""
+    value = read_json(path)
+    require(isinstance(value, dict), f"{path}: expected a JSON object, got {str(value)[:80]!r}")
+    stored = value.pop("sha256", None)
+    require(stored is not None, f"{path} is damaged: expected a field sha256")
+    require(stored == content_hash(value), f"{path} is damaged: its content does not match its SHA-256")
+    return value
+
+
+def content_hash(value: dict[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object, whatever the order of its fields."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def from_json(text: str | bytes) -> Any:
     """What JSON says; a `ValueError` where it says nothing, also where it is nested deeper than can be followed."""
     try:
@@ -158,31 +229,63 @@ def from_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
+    """Return the value in a JSON file. Raise InputError if there is none, or if the file is larger than any of ours."""
     try:
-        return from_json(path.read_text())
+        return from_json(read_bytes(path, MAX_JSON_BYTES))
     except FileNotFoundError:
         raise InputError(f"expected a file {path}, found none") from None
     except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"expected JSON in {path}, got something else ({error})") from None
 
 
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Return the content of a regular file. Raise InputError for a device, a pipe, or more bytes than `limit`."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as handle:
+        status = os.fstat(handle.fileno())
+        require(stat.S_ISREG(status.st_mode), f"{path} is not a regular file")
+        require(status.st_size <= limit, f"{path}: expected at most {limit:,} bytes, got {status.st_size:,}")
+        return handle.read()
+
+
+def bounded_lines(file: IO[AnyStr], path: Path) -> Iterator[AnyStr]:
+    """Yield the lines of a file. Raise InputError at a line that is longer than any of ours, such as an endless one."""
+    number = 0
+    while line := file.readline(MAX_LINE):
+        number += 1
+        require(len(line) < MAX_LINE, f"{path}, line {number}: expected fewer than {MAX_LINE:,} characters in a line")
+        yield line
+
+
+def require_regular(*paths: Path) -> None:
+    """Raise InputError if any of these paths exists but is a link, a pipe, a device or a folder."""
+    for path in paths:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            regular = stat.S_ISREG(os.lstat(path).st_mode)
+            require(regular, f"{path} is not a regular file: expected no link, pipe, device or folder")
+
+
 def sync_folder(folder: Path) -> None:
-    """Make what was renamed in a folder last."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Make the names in a folder survive a power cut."""
+    with writing(folder.absolute()):  # a relative path may be no more than a dot
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock file, which goes with its holder however that ends. Without `wait`, yields whether it was free."""
-    try:
-        handle = open(path, "w")  # noqa: SIM115 (closed below)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
-    with handle:
+    """Hold a lock file, which is freed however its holder ends. Without `wait`, yield whether it was free.
+
+    The file is neither truncated nor reached through a link: a stranger's folder may have anything in its place.
+    """
+    require_regular(path)
+    with writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _UNFOLLOWED, 0o666)
+    with open(descriptor) as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

@@ -35,6 +35,8 @@ ARTICLE_END = re.compile(r"(?:(?:^|\n)\x1e)+(?:\n|$)")
 # What Unicode calls white space; GPT-2's encoding never joins what lies before such a character with what follows.
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 BLOCK = 4 << 20  # bytes of text that are encoded, and can be resumed after, at a time
+MAX_LINE = 64 << 20  # bytes without a newline: they are in memory together
+ZSTD_PIECE = 1 << 10  # packed bytes that are unpacked at a time: four of them may become 128 KiB
 DTYPE = np.dtype("<u2")
 
 
@@ -251,12 +253,12 @@ def _lines(source: str) -> Iterator[str]:
     suffix = Path(source).suffix.lower()
     if suffix == ".parquet":
         return _parquet_rows(source)
-    return _decoded(_unpacked(source) if suffix == ".zst" else _raw(source), source)
+    return _decoded(_unpacked(source) if suffix == ".zst" else _raw(source, BLOCK), source)
 
 
-def _raw(source: str) -> Iterator[bytes]:
+def _raw(source: str, size: int) -> Iterator[bytes]:
     with open(source, "rb") as file:
-        while data := file.read(BLOCK):
+        while data := file.read(size):
             yield data
 
 
@@ -274,7 +276,7 @@ def _unpacked(source: str) -> Iterator[bytes]:
         require(process.returncode == 0, complaint)
         return
     reader, inside = zstandard.ZstdDecompressor().decompressobj(), False
-    for data in _raw(source):
+    for data in _raw(source, ZSTD_PIECE):
         while data:
             if not inside:
                 reader = zstandard.ZstdDecompressor().decompressobj()
@@ -299,6 +301,7 @@ def _decoded(parts: Iterable[bytes], source: str) -> Iterator[str]:
             begun = []
         begun.append(part[end:])
         num_waiting += len(part)
+        require(sum(map(len, begun)) <= MAX_LINE, f"{source}: expected a newline within {MAX_LINE:,} bytes")
         if part and num_waiting < BLOCK:
             continue
         block, lines = b"".join(lines), []

@@ -19,6 +19,7 @@ import numpy as np
 from looped.tasks.sudoku.generator import content_buckets
 from looped.tasks.sudoku.solver import geometry, solve_boards, workspace
 from looped.utils.errors import InputError, require
+from looped.utils.files import bounded_lines
 
 CHUNK = 100_000  # rows in memory as text at a time
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -82,7 +83,7 @@ def _rows(path: Path, num_cells: int) -> Iterator[_Row]:
             packed = raw.peek(2)[:2] == _GZIP_MAGIC
             require(packed or path.suffix != ".gz", f"{path}: expected a gzip file, got something else")
             text = io.TextIOWrapper(gzip.GzipFile(fileobj=raw) if packed else raw, encoding="utf-8-sig")
-            stripped = ((number, line.strip()) for number, line in enumerate(text, start=1))
+            stripped = ((number, line.strip()) for number, line in enumerate(bounded_lines(text, path), start=1))
             lines = ((number, line) for number, line in stripped if line and not line.startswith("#"))
             if (first := next(lines, None)) is None:
                 return

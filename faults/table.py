@@ -1,0 +1,62 @@
+"""The common result of every fault class: tries, failures, the first failing example, and how to see it again."""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Row:
+    """One fault class over one workload."""
+
+    name: str
+    again: str
+    """arguments of `python -m faults` that repeat one try; {} stands for the try's name"""
+    tries: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    """what was wrong, by the name of the try"""
+    notes: Counter[str] = field(default_factory=Counter)
+    """how the tries ended, counted"""
+
+    def add(self, case: str, problem: str | None, note: str = "") -> None:
+        """Count one try, whose name repeats it, and what was wrong with it."""
+        self.tries += 1
+        if problem is not None:
+            self.failures[case] = problem
+        if note:
+            self.notes[note] += 1
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """Count the failures by kind."""
+        return Counter(kind(problem) for problem in self.failures.values())
+
+
+def kind(problem: str) -> str:
+    """Return the words in front of a problem's details; of a traceback, with its exception."""
+    words = problem.split(":")
+    return ":".join(words[: 2 if words[0] == "traceback" else 1]).partition(" (")[0]
+
+
+def markdown(rows: Iterable[Row]) -> str:
+    """Return the rows as one table, and every kind of failure below it with its first example."""
+    rows = list(rows)
+    lines = ["| faults | tries | failures | how the tries ended |", "|---|---:|---:|---|"]
+    for row in rows:
+        notes = ", ".join(f"{count:,} {note}" for note, count in row.notes.most_common(6))
+        lines.append(f"| {row.name} | {row.tries:,} | {len(row.failures):,} | {notes} |")
+    for row in rows:
+        if not row.failures:
+            continue
+        lines += ["", f"### {row.name}: {len(row.failures):,} of {row.tries:,} failed", ""]
+        for name, count in row.kinds.most_common():
+            case, problem = next(item for item in row.failures.items() if kind(item[1]) == name)
+            lines.append(f"- {count:,} x {_safe(problem)}")
+            lines.append(f"  Again: `python -m faults {row.again.format(shlex.quote(case))}`")
+    return "\n".join(lines) + "\n"
+
+
+def _safe(text: str) -> str:
+    """Return one line without control characters."""
+    return "".join(character if character.isprintable() else " " for character in text)[:400]

@@ -1,0 +1,134 @@
+"""A scripted person goes through the page in headless Chromium."""
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import safetensors.torch
+
+from looped import theory
+from looped.config import ModelConfig
+from looped.models.model import build_model
+from looped.models.pretrained import model_card, shipped_path
+from looped.tasks import TASKS
+from looped.tasks.sudoku.exact_cover import all_solutions
+from tests.demo.reference import SHIPPED, scores_at, shipped_model
+
+SIGNS = "\u00d7\u2212\u00f7"  # as the page writes them
+
+
+def test_person_goes_through_every_tab(node, chromium, demo, tmp_path):
+    facts = {
+        "sudoku": sudoku_facts(demo),
+        "words": [words_facts("edit-distance"), words_facts("lcs")],
+        "countdown": countdown_facts(),
+        "inside": next(name for name in SHIPPED if name.startswith("decision-tree/")),
+        "theory": theory_facts(),
+        "own": own_files(tmp_path),
+    }
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps(facts))
+    said = node("person.mjs", chromium, demo.page, path, timeout=240)
+    tabs = ("sudoku", "words", "countdown", "inside", "theory", "own", "phone")
+    assert said.split("\n")[:-1] == [f"{tab}: done" for tab in tabs]
+
+
+def default_models(task, inside=()):
+    """Return the models that the page shows first: of each block the one that takes the shortest words."""
+    order = [*inside, *(name for name in SHIPPED if name not in inside)]
+    cards = [model_card(name) for name in order if name.startswith(f"{task}/")]
+    shortest = {card.name: getattr(card.config.task, "min_length", None) or 10**6 for card in cards}
+    chosen = []
+    for block in ("looped", "modulated"):
+        of_block = [card.name for card in cards if card.config.model.block == block]
+        chosen += sorted(of_block, key=lambda name: shortest[name])[:1]
+    return chosen
+
+
+def answers(name, inputs, loops):
+    """Return the classes after each loop, (loop, position)."""
+    _, model = shipped_model(name)
+    return scores_at(model, inputs[None], list(range(1, loops + 1)))[0].argmax(-1)
+
+
+def sudoku_facts(demo):
+    task = TASKS["sudoku"](difficulty="easy", pool=0)
+    board = task.sample(5, "test", [0]).inputs[0]  # minimal: without any of its clues it has several solutions
+    puzzle = task.render(board)
+    (solution,) = all_solutions(puzzle)
+    boards = np.where(board > 0, board, answers(default_models("sudoku", demo.inside)[0], board, 32))
+    solved = [loop for loop, each in enumerate(boards, 1) if task.render(each) == solution]
+    assert solved
+    assert solved[-1] == 32
+    clue = int(np.flatnonzero(board)[0])
+    changed = (puzzle[:clue] + digit + puzzle[clue + 1 :] for digit in "123456789" if digit != puzzle[clue])
+    impossible = next(each for each in changed if next(all_solutions(each), None) is None)
+    several = f"{puzzle[:clue]}0{puzzle[clue + 1 :]}"
+    return {
+        "puzzle": puzzle, "solution": solution, "solved_at": solved[0], "impossible": impossible, "several": several,
+    }  # fmt: skip
+
+
+def words_facts(task_name):
+    names = default_models(task_name)
+    cards = [model_card(name) for name in names]
+    task = min((card.config.task for card in cards), key=lambda each: each.length)
+    first, second = task.render(task.sample(0, "test", [3]).inputs[0]).split("|")
+    loops = max(card.config.model.num_loops for card in cards)
+    found = [
+        str(answers(card.name, card.config.task.parse(f"{first}|{second}"), loops)[-1, -1]) for card in cards
+    ]  # fmt: skip
+    truth = task.reference(first, second)
+    return {
+        "task": task_name, "first": first, "second": second, "answer": truth, "answers": found, "loops": loops,
+    }  # fmt: skip
+
+
+def countdown_facts():
+    (name, *_) = default_models("countdown")
+    task = model_card(name).config.task
+    inputs = task.sample(0, "test", [0]).inputs[0]
+    numbers, target = task._given(inputs)
+    classes = answers(name, inputs, 32)[-1]
+    written = task.answer(np.where(task.counted(inputs[None])[0], classes, inputs))
+    return {"numbers": numbers, "target": target, "answer": written.translate(str.maketrans("*-/", SIGNS))}
+
+
+def theory_facts():
+    """Return an input at which a printed fault makes the network wrong, with both exact outputs for the first token."""
+    steps, fault = [400, 100], "signs"
+    x = [[Fraction(step, 512) for step in steps]]
+    right, wrong = (
+        theory.approximate(theory.load("attn", 1, 2), 1, 2, 3, "paper", "centre", printed=printed)(x)[0, 0]
+        for printed in ((), (fault,))
+    )
+    assert right != wrong
+    return {"function": "attn", "cells": 3, "fault": fault, "x": steps, "right": str(right), "wrong": str(wrong)}
+
+
+def small_model():
+    """Return the file of an untrained standard model of 4x4 Sudoku."""
+    task = TASKS["sudoku"](side=4)
+    config = ModelConfig("standard", dim=16, num_heads=2, num_layers=2, positions="coordinates")
+    example = {"inputs": [[1, 2, 3, 4, *[0] * 12]]}
+    about = {"config": {"model": vars(config), "task": {"name": "sudoku", **vars(task)}}, "example": example}
+    return safetensors.torch.save(dict(build_model(config, task.spec).state_dict()), {"looped": json.dumps(about)})
+
+
+def own_files(tmp_path):
+    """Return paths of two models to add, and of three files that the page cannot take."""
+    content = shipped_path(next(name for name in SHIPPED if name.startswith("sudoku/"))).read_bytes()
+    files = {
+        "model": content,
+        "small": small_model(),
+        "foreign": b"PNG and nothing that a model would be made of",
+        "cut": content[: len(content) // 2],
+        "language": content.replace(b'\\"name\\": \\"sudoku\\"', b'\\"name\\": \\"letter\\"'),
+    }
+    assert files["language"] != content
+    paths = {}
+    for name, each in files.items():
+        path = tmp_path / f"{name}.safetensors"
+        path.write_bytes(each)
+        paths[name] = str(path)
+    return paths

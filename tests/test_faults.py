@@ -1,0 +1,94 @@
+"""The fault harness itself: it has to find what is there to be found."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from faults import power
+from faults.kills import distinct
+from faults.mutations import mutated
+from faults.operations import Fault, Operation, build_shim, read_control, read_trace, write_control
+from faults.table import Row, markdown
+
+PROGRAM = """
+import os
+os.mkdir("new")
+with open("new/file", "w") as file:
+    file.write("written")
+    file.flush()
+    os.fsync(file.fileno())
+os.rename("new/file", "new/final")
+"""
+
+
+def run_program(folder: Path, fault: Fault) -> tuple[int, list[Operation], bool]:
+    """Run a small program under the shim and return its exit code, its operations and whether the fault was reached."""
+    notes = folder.parent / "notes"
+    notes.mkdir(exist_ok=True)
+    (notes / "trace").unlink(missing_ok=True)
+    write_control(notes / "control", folder, fault, notes / "trace")
+    environment = os.environ | {"LD_PRELOAD": str(build_shim()), "FAULTS_CONTROL": str(notes / "control")}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=folder, env=environment, stderr=subprocess.DEVNULL)
+    return done.returncode, read_trace(notes / "trace"), read_control(notes / "control")[1]
+
+
+def test_shim_records_every_operation_and_kills_at_the_chosen_one(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    code, operations, _ = run_program(folder, Fault())
+    assert (code, [each.kind for each in operations]) == (0, ["mkdir", "open", "write", "sync", "rename"])
+    assert operations[2].data == b"written"
+    for number, kind in enumerate(["mkdir", "open", "write", "sync", "rename"]):
+        empty = tmp_path / f"killed-{kind}"
+        empty.mkdir()
+        code, _, hit = run_program(empty, Fault(number, "kill before"))
+        assert (code, hit) == (-9, True)
+        assert (empty / "new").exists() == (number > 0)
+        assert (empty / "new" / "file").exists() == (number > 1)
+
+
+def test_shim_fails_an_operation_with_the_chosen_error(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    code, operations, hit = run_program(folder, Fault(3, "fail once", 5))
+    assert (code, hit, operations[3].error) == (1, True, 5)
+
+
+def test_power_cut_keeps_only_what_was_synced(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    _, operations, _ = run_program(folder, Fault())
+    kept = {}
+    for model in ("strict", "journal"):
+        tree, left = power.Folder(), tmp_path / model
+        left.mkdir()
+        power.replay(tree, folder, operations)
+        power.write_tree(tree, left, strict=model == "strict")
+        kept[model] = {str(path.relative_to(left)): path.is_file() and path.read_text() for path in left.rglob("*")}
+    assert kept == {"strict": {}, "journal": {"new": False, "new/final": "written"}}
+
+
+def test_distinct_takes_one_operation_of_each_kind():
+    def operation(number: int, kind: str, path: str) -> Operation:
+        return Operation(number, kind, path, "", 0, 0, 0, 0, b"")
+
+    paths = ["/x/.looped-0123456789abcdef.tmp", "/x/.looped-fedcba9876543210.tmp", "/x/step-5", "/x/step-10"]
+    operations = [operation(number, "write", path) for number, path in enumerate(paths)]
+    assert [each.number for each in distinct(operations)] == [0, 2]
+
+
+def test_mutated_is_a_function_of_its_seed():
+    data = b'{"step": 3, "list": [1, 2.5, null], "name": "x"}'
+    first, again, other = (mutated(data, random.Random(seed), json_like=True) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_table_counts_failures_and_tells_how_to_repeat_them():
+    row = Row("faults", "kill --only {}")
+    row.add("one", None, "exit code 0")
+    row.add("two words", "traceback: KeyError: 'x'", "exit code 1")
+    text = markdown([row])
+    assert "| faults | 2 | 1 | 1 exit code 0, 1 exit code 1 |" in text
+    assert "`python -m faults kill --only 'two words'`" in text
