@@ -45,6 +45,11 @@ fmt: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The documentation as a site, site/index.html. A broken link is an error.
+docs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/zensical build --clean --strict
+
 bench: setup
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
@@ -79,4 +84,4 @@ crash-full: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m faults --full --jobs 2 --out dev/crash-$$(git rev-parse --short HEAD).md
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build site *.egg-info .pytest_cache .ruff_cache

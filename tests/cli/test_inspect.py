@@ -110,7 +110,7 @@ def test_mistakes_are_one_line(run, capsys, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "model", "digits"), [("looped", "looped", 2), ("timestep", "modulated", 0)])
+@pytest.mark.parametrize(("name", "model", "digits"), [("looped", "looped", 2), ("modulated", "modulated", 0)])
 def test_what_the_document_says_of_sixty_loops_is_seen_by_its_command(name, model, digits, capsys):
     text = (ROOT / "docs" / "continuity.md").read_text()
     (options,) = re.findall(r"`looped inspect sudoku/looped-r32 ([^`]*)`", text)

@@ -1,0 +1,166 @@
+"""The code, commands and links of the README and the docs work as they stand there."""
+
+import csv
+import json
+import re
+import shutil
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+import tyro
+
+import looped
+from looped.cli.main import main
+from tests.docs.pages import LOG, PAGES, anchors, blocks, commands, links
+from tests.paths import ROOT
+
+README, LIBRARY = ROOT / "README.md", ROOT / "docs" / "library.md"
+COMMANDS = sorted({tuple(command) for page in PAGES for command in commands(page)})
+SLOW = {"train", "eval", "bench", "inspect"}  # verbs that train, measure, or need a run
+
+
+def is_quick(command: tuple[str, ...]) -> bool:
+    """Return whether a command ends in seconds: it neither trains nor generates a pool of Sudokus (`--index`)."""
+    return command[0] not in SLOW and "--index" not in command and not any(word.startswith("runs/") for word in command)
+
+
+class Parsed(BaseException):
+    """Raised instead of carrying out a command that the real parser accepted."""
+
+
+def page_id(page):
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_id)
+def test_python_blocks_run_in_order(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks(page, "python"):
+        exec(compile(block, page.name, "exec"), names)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_are_accepted_by_the_parser(command, monkeypatch, capsys):
+    original = tyro.cli
+
+    def parse_only(*arguments, **options):
+        original(*arguments, **options)
+        raise Parsed
+
+    monkeypatch.setattr(tyro, "cli", parse_only)
+    with pytest.raises(Parsed):
+        assert main(list(command)) == 0, capsys.readouterr().err
+
+
+QUICK = [command for page in (README, ROOT / "docs" / "quickstart.md") for command in map(tuple, commands(page))]
+
+
+@pytest.mark.parametrize("command", sorted({*filter(is_quick, QUICK)}), ids=" ".join)
+def test_quick_commands_of_the_first_pages_run(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
+    code = main(list(command))
+    assert code == 0, capsys.readouterr().err
+    if command[0] == "solve" and "--json" not in command and "--loops" not in command and "--svg" not in command:
+        assert "\nright" in capsys.readouterr().out  # what people see first is right
+
+
+@pytest.mark.parametrize("page", [*PAGES, LOG], ids=page_id)
+def test_links_lead_to_files_and_headings(page):
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        other = (page.parent / path).resolve() if path else page
+        assert other.exists(), target
+        assert not anchor or anchor in anchors(other), target
+
+
+def test_readme_fits_on_a_few_screens():
+    assert len(README.read_text().splitlines()) <= 150
+
+
+def test_readme_names_make_targets_that_exist():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert {name for page in PAGES for name in re.findall(r"`make ([\w-]+)`", page.read_text())} <= targets
+    assert shutil.which("make") is None or {"paper", "test", "setup"} <= targets
+
+
+def test_log_entries_have_a_date_and_a_verdict_and_are_indexed():
+    text = LOG.read_text()
+    entries = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
+    assert entries == sorted(entries, key=lambda entry: entry[:10], reverse=True)
+    for entry in entries:
+        found = re.fullmatch(r"(\d{4}-\d\d-\d\d) (.*?) \((.*)\)", entry)
+        assert found, entry
+        assert re.search(
+            rf"^\| {found[1]} \| \[{re.escape(found[2])}\]\(#.*\) \| {re.escape(found[3])} \|$", text, re.MULTILINE
+        )
+
+
+def test_api_page_has_every_public_name():
+    named = re.findall(r"^::: looped\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), flags=re.MULTILINE)
+    assert {*named, "TASKS", "__version__"} == {*looped.__all__} - {*looped._MODULES} | {"__version__"}
+    for path in re.findall(r"^::: looped\.(\w+)\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), flags=re.MULTILINE):
+        assert hasattr(getattr(looped, path[0]), path[1])
+
+
+def test_site_shows_every_page():
+    navigation = re.findall(r'"([\w-]+\.md)"', (ROOT / "zensical.toml").read_text())
+    assert sorted(navigation) == sorted(page.name for page in PAGES if page.parent.name == "docs")
+
+
+RESULT = re.compile(r"^\| .*? \| [\d.]+ % \| ([\d.]+) % \| (\w+), (?:r = )?(\d+)[^|]*\| ([\d.]+) M \|", re.MULTILINE)
+
+
+def test_readme_results_are_records():
+    """Each of the six results is one record: its accuracy, model, depth and number of training examples."""
+    with (ROOT / "results" / "index.csv").open() as file:
+        records = {
+            (f"{100 * float(row['value']):.1f}", row["block"], f"{int(row['samples']) / 1e6:.1f}"): row
+            for row in csv.DictReader(file)
+            if row["metric"] == "accuracy" and row["value"]
+        }
+    results = RESULT.findall(README.read_text())
+    assert len(results) == 6
+    for accuracy, block, depth, samples in results:
+        record = records[accuracy, block, samples]
+        assert depth == (record["layers"] if block == "standard" else record["loops"])
+
+
+def test_readme_speed_is_that_of_the_benchmark():
+    measured = json.loads((ROOT / "benchmarks" / "results" / "public-gpu-2026-11.json").read_text())["rows"]
+    for row in (row for row in measured if row["work"] == "train"):
+        public = max(row["public_eager"], row.get("public_compiled", 0))
+        numbers = rf"\| {public:,}[^|]*\| {row['compiled']:,} \| {row['fused']:,} \| ([\d.]+)x \|"
+        (gain,) = re.findall(numbers, README.read_text())
+        assert float(gain) == pytest.approx(row["fused"] / public, rel=0.01)
+
+
+def test_library_classifier_ignores_padding():
+    """The classifier of the page gives each sequence of a padded batch the scores that it gets alone."""
+    names: dict = {}
+    exec(blocks(LIBRARY, "python")[0], names)
+    model = names["Classifier"](10, 2).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)  # gates are closed in a fresh model
+    for num_loops in (None, 12):
+        alone = torch.cat([model(sequence[None], num_loops) for sequence in names["sequences"]])
+        torch.testing.assert_close(model(names["padded"], num_loops), alone, rtol=1e-10, atol=1e-10)
+    assert not torch.allclose(model(names["padded"], 12), model(names["padded"]))
+
+
+def test_notebook_runs_at_small_size(tmp_path, monkeypatch):
+    """The code cells of the tour run in order, with few training steps, and are stored without output."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plt, "show", lambda: None)
+    cells = json.loads((ROOT / "examples" / "tour.ipynb").read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in code)
+    names: dict = {}
+    for cell in code:
+        exec("".join(cell["source"]).replace("steps = 600", "steps = 4"), names)
+    plt.close("all")
+    assert names["result"].step == 4
+    assert len(names["rows"]) == 12
