@@ -1,4 +1,4 @@
-"""Texts as tokens: found, read in every format, cut into splits and kept."""
+"""Corpora: finding, reading, splitting and caching texts as tokens."""
 
 import os
 import resource
@@ -36,7 +36,7 @@ def supplied(*parts: str) -> Path:
 
 
 def whole(text: str, **knobs) -> np.ndarray:
-    """All tokens of a file, put together from the three parts it is cut into."""
+    """Return all tokens of a file, joined from its three splits."""
     task = Language(text=text, **knobs)
     return np.concatenate([task.tokens(split) for split in ("train", "validation", "test")])
 
@@ -294,7 +294,7 @@ class TestSuppliedData:
     st.integers(1, 12),
 )
 def test_blocks_end_at_a_line_end(parts, size):
-    """Wherever text is resumed after, it must be cut as before: at the last newline that had come with enough bytes."""
+    """A resumed encoding must cut the text as before: at the last newline once enough bytes were read."""
     ends, come = [0], b""
     for part in filter(None, parts):
         come += part

@@ -16,7 +16,7 @@ PAPER_SOLUTION = "62 - 58 = 4, 48 / 4 = 12, 84 + 12 = 96"
 
 @cache
 def reachable(numbers: tuple[int, ...]) -> frozenset[int]:
-    """Every value that some tree over all the numbers has, by splitting the numbers in two in every way."""
+    """Return the values of all trees over the numbers, by splitting the numbers in two in every way."""
     if len(numbers) == 1:
         return frozenset(numbers)
     values = set()
@@ -41,7 +41,7 @@ def tokens_of(solution: str) -> list[int]:
 
 
 def batch_of(text: str, solution: str):
-    """A batch of one, with the solution both as stored answer and as prediction."""
+    """Return a batch of one example, with the solution both as stored answer and as prediction."""
     task = Countdown()
     inputs = task.parse(text)
     outputs = np.array([*inputs[:5], *tokens_of(solution)])
@@ -50,7 +50,7 @@ def batch_of(text: str, solution: str):
 
 
 def searched(numbers, target: int) -> str | None:
-    """What the fast search finds, as text: its steps lie from the last to the first."""
+    """Return the result of the fast search as text. It stores the steps from the last to the first."""
     hands, steps = np.zeros((5, 4), dtype=np.int64), np.zeros((3, 4), dtype=np.int64)
     hands[4] = numbers
     if not search(hands, 4, target, Countdown().largest_number, steps):
@@ -107,10 +107,10 @@ def test_score_accepts_another_solution_without_exact_match():
     "wrong",
     [
         "62 - 58 = 5, 48 / 4 = 12, 84 + 12 = 96",  # a false step
-        "62 - 58 = 4, 48 / 4 = 12, 48 * 2 = 96",  # numbers that are not there
+        "62 - 58 = 4, 48 / 4 = 12, 48 * 2 = 96",  # numbers that are not available
         "48 + 48 = 96, 62 - 58 = 4, 84 + 12 = 96",  # one number twice
         "62 - 58 = 4, 48 / 4 = 12, 84 - 12 = 72",  # true, but another target
-        "84 + 12 = 96, 62 - 58 = 4, 48 / 4 = 12",  # a result used before it is made
+        "84 + 12 = 96, 62 - 58 = 4, 48 / 4 = 12",  # a result is used before its step
     ],
 )
 def test_wrong_answer_scores_zero_and_fails_verify(wrong):
@@ -140,7 +140,7 @@ def test_division_by_zero_is_wrong():
 @given(st.data())
 @settings(deadline=None)
 def test_score_of_random_answers_equals_the_text_checker(data):
-    """Two checkers, one on tokens and one on text, over answers that are nearly right."""
+    """Compare the checkers on tokens and on text over answers that are nearly right."""
     task = Countdown()
     batch = task.sample(data.draw(st.integers(0, 5)), "train", [data.draw(st.integers(0, 500))])
     prediction = batch.targets.copy()
@@ -167,7 +167,7 @@ def test_every_number_and_symbol_has_its_own_token():
 
 
 def test_no_solution_exceeds_largest_number():
-    """Small enough to try everything: the largest number in any solution, without a limit on the way."""
+    """Find the largest number in any solution of a small task by trying everything, without a limit on results."""
     task = Countdown(max_input=5, min_target=2, max_target=7)
 
     def largest_on_the_way(numbers: tuple[int, ...], target: int, so_far: int) -> int:
@@ -229,7 +229,7 @@ def test_splits_share_no_numbers_and_no_held_out_targets():
 
 
 def test_statistics_equal_the_published_ones():
-    """31 % of solutions pass through a number above 99; the 99th percentile of the largest is about 4200."""
+    """In 31 % of solutions a number is above 99. The 99th percentile of the largest number is about 4200."""
     task = Countdown()
     batch = task.sample(11, "train", range(20_000))
     examples = [task.describe(i, t) for i, t in zip(batch.inputs, batch.targets, strict=True)]

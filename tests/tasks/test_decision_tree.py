@@ -8,7 +8,7 @@ from looped.utils.errors import InputError
 
 
 def leaf_of_path(example: dict, x: list[float]) -> float:
-    """The value at x a second way: the leaf whose number, in binary, spells the turns; node = 2^level - 1 + turns."""
+    """Return the value at x a second way. The turns, read in binary, number the leaf; node = 2^level - 1 + turns."""
     turns, level = 0, 0
     while 2**level < len(example["leaves"]):
         coordinate = example["coordinates"][2**level - 1 + turns]
@@ -29,7 +29,7 @@ def test_values_equal_the_reference_tree(depth):
 
 
 def test_tree_value_of_a_small_tree():
-    # the root looks at coordinate 1; left of it 0, right of it 2
+    # the root tests coordinate 1, its left child coordinate 0 and its right child coordinate 2
     coordinates, leaves = [1, 0, 2], [10.0, 11.0, 12.0, 13.0]
     assert tree_value(coordinates, leaves, [5, -1, 0]) == 11.0
     assert tree_value(coordinates, leaves, [-5, 0, 9]) == 10.0  # zero is not positive: left
@@ -94,7 +94,7 @@ def test_splits_share_no_tree():
             for example in task.examples(seed, split, range(500)):
                 tree = (*example["coordinates"], *example["leaves"])
                 assert seen.setdefault(tree, split) == split
-    assert len(seen) == 3 * 3 * 500  # continuous leaves: no tree comes twice
+    assert len(seen) == 3 * 3 * 500  # no tree repeats, because leaves are continuous
 
 
 def test_score_and_curve_of_known_errors():

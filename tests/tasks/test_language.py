@@ -1,4 +1,4 @@
-"""Windows of a text as examples, and what a person types as tokens."""
+"""The language task: windows of a text as examples, and parsing of typed text."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The text that needs no data: the same everywhere, its counts right, and enough for every split."""
+"""The synthetic stories: equal bytes everywhere, right numbers, and enough text for every split."""
 
 import hashlib
 import re
@@ -14,7 +14,7 @@ def test_story_file_has_the_known_hash():
 
 
 def test_stories_add_up():
-    """Read as a person would: what was given is gone from one and with the other."""
+    """Follow every gift: the giver has fewer things afterwards, and the taker has more."""
     for story in story_file().read_text().splitlines():
         giver, has, thing, taker, had = re.match(r"(\w+) has (\d+) (\w+) and (\w+) has (\d+)\.", story).groups()
         held = {giver: int(has), taker: int(had)}

@@ -1,4 +1,4 @@
-"""The string tasks against rapidfuzz, against formulas written a second way, and against the appendix's figures."""
+"""Compare the string tasks with rapidfuzz, with independent formulas, and with the numbers of the appendix."""
 
 import math
 from collections import Counter
@@ -28,7 +28,7 @@ def as_arrays(pairs):
 
 
 def strings_of(task, batch):
-    """Both strings of each example, read off the tokens by their documented numbers."""
+    """Return both strings of each example, read from the documented token numbers."""
     bar = chr(task.alphabet + 1)
     for row in batch.inputs[:, :-1].astype(np.uint8):
         first, second = row.tobytes().decode("latin-1").rstrip("\0").split(bar)
@@ -41,7 +41,7 @@ def sampled(task, count, seed=0, split="train"):
 
 
 def assert_answers_for_prefixes(answers, pairs, answer):
-    """Row by row: the answers for all prefixes of the second string, and nothing beyond its end."""
+    """Check the answers for all prefixes of every second string, and zeros beyond its end."""
     for row, (first, second) in zip(answers.tolist(), pairs, strict=True):
         expected = [answer(first, second[:end]) for end in range(len(second) + 1)]
         assert row == expected + [0] * (len(row) - len(expected))
@@ -149,7 +149,7 @@ def test_invalid_answer_weight_raises(weight):
 
 
 def test_unit_borders_equal_true_distances_after_a_cheap_prefix():
-    """A path may first run along a border at cost 1 a step, and then costs what it truly costs."""
+    """Compute the distance as a border path at cost 1 per step, followed by a path at the true costs."""
     task = EditDistance(length=12, borders="unit")
     pairs, answers = sampled(task, 500)
     for (first, second), answer in zip(pairs, answers, strict=True):
@@ -160,7 +160,7 @@ def test_unit_borders_equal_true_distances_after_a_cheap_prefix():
 
 @pytest.mark.parametrize(("length", "max_letters"), [(40, 10), (60, 26)])
 def test_unit_borders_change_three_answers_in_five(length, max_letters):
-    """61 to 65 % of the answers, as simulated from the code that the paper followed; give or take the sampling."""
+    """Expect 61 to 65 % of the answers, simulated from the code that the paper followed, up to sampling error."""
     settings = {"length": length, "max_letters": max_letters, "edits": "uniform", "rejection": "pair"}
     true = sampled(EditDistance(**settings), 5000)[1]
     unit = sampled(EditDistance(**settings, borders="unit"), 5000)[1]
@@ -169,7 +169,7 @@ def test_unit_borders_change_three_answers_in_five(length, max_letters):
 
 
 def length_survives(num_edits):
-    """The chance that as many pops as insertions, give or take -3 to 2, are among the edits: a walk's exact law."""
+    """Return the exact probability that edits change the length by -3 to 2, from the law of a random walk."""
     law = Counter({0: 1.0})
     for _ in range(num_edits):
         after = Counter()
@@ -183,7 +183,7 @@ def length_survives(num_edits):
 @pytest.mark.parametrize("edits", ["length", "uniform"])
 @pytest.mark.parametrize("rejection", ["second", "pair"])
 def test_fraction_of_random_pairs_is_as_computed(edits, rejection):
-    """Over 26 letters a random pair has about 11 of 40 letters in common, and an edited one 20 or more."""
+    """Tell the pairs apart: over 26 letters a random pair shares about 11 of 40 letters, an edited one 20 or more."""
     task = EditDistance(length=40, min_letters=26, max_letters=26, edits=edits, rejection=rejection)
     pairs, _ = sampled(task, 10_000)
     random_share = np.mean([LCSseq.similarity(first, second) <= 14 for first, second in pairs])

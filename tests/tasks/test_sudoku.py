@@ -1,4 +1,4 @@
-"""Sudoku against OR-tools, a plain exact-cover solver, brute force over all 4x4 grids, and puzzles from the world."""
+"""Compare Sudoku with OR-tools, a plain exact-cover solver, all 4x4 grids, and published puzzles."""
 
 import csv
 import gzip
@@ -46,7 +46,7 @@ def solved(puzzles):
 
 
 def is_filled_in(puzzle, solution):
-    """Whether a solution keeps the clues and obeys the three rules, by reshaping alone."""
+    """Return True if a solution keeps the clues and obeys the three rules, checked by reshaping."""
     side = round(len(puzzle) ** 0.5)
     box = round(side**0.5)
     rows = solution.reshape(side, side)
@@ -57,13 +57,13 @@ def is_filled_in(puzzle, solution):
 
 
 def image(board, side, rows, columns, transpose, names):
-    """A symmetric image made with numpy: `rows` and `columns` are orders, `names` the new digits."""
+    """Return a symmetric image by numpy: `rows` and `columns` are orders, and `names` are the new digits."""
     grid = board.reshape(side, side)[np.ix_(rows, columns)]
     return np.array([0, *names])[grid.T if transpose else grid].reshape(-1).astype(np.int8)
 
 
 def line_orders(side):
-    """Every order of rows that keeps bands together."""
+    """Return every order of rows that keeps bands together."""
     box = round(side**0.5)
     for bands in permutations(range(box)):
         for within in product(permutations(range(box)), repeat=box):
@@ -79,7 +79,7 @@ IMAGES_4 = np.array(
 
 
 def least_image(puzzle):
-    """The class of a 4x4 puzzle up to symmetry: the least of its 128 images, digits named as they come."""
+    """Return the class of a 4x4 puzzle: the least of its 128 images, with digits named by first appearance."""
 
     def named(board):
         names = {0: 0}
@@ -89,7 +89,7 @@ def least_image(puzzle):
 
 
 def singles_solve(puzzle):
-    """Whether a puzzle is solved by cells with one candidate and digits with one place, by sets."""
+    """Return True if cells with one candidate and digits with one place solve a puzzle, computed with sets."""
     units = [set(unit) for unit in geometry(9).units.tolist()]
     open_cells = {cell: set(range(1, 10)) for cell in range(81)}
     known = [(cell, int(digit)) for cell, digit in enumerate(puzzle) if digit]
@@ -142,15 +142,17 @@ def test_minimal_puzzles_need_every_clue():
 
 
 def test_minimal_puzzles_have_the_published_number_of_clues():
-    """Berthier, "Unbiased statistics of a constraint satisfaction problem": left out from full grids at random,
-    24.38 clues remain on average, with a standard deviation of 1.12."""
+    """Compare with Berthier, "Unbiased statistics of a constraint satisfaction problem".
+
+    Random removal from full grids leaves 24.38 clues on average, with a standard deviation of 1.12.
+    """
     clues = np.count_nonzero(Sudoku().sample(0, "train", range(3000)).inputs, axis=1)
     assert abs(clues.mean() - 24.38) < 4 * 1.12 / 3000**0.5
     assert abs(clues.std() - 1.12) < 0.07
 
 
 def all_grids_4():
-    """Of all four rows of four different digits, those in which every column and box has four different ones too."""
+    """Return all 4x4 grids: four permutations as rows, where columns and boxes are permutations, too."""
     rows = np.array(list(permutations(range(1, 5))), dtype=np.int8)
     boards = rows[np.indices((24,) * 4).reshape(4, -1).T]
     boxes = boards.reshape(-1, 2, 2, 2, 2).swapaxes(2, 3).reshape(-1, 4, 4)
@@ -179,7 +181,7 @@ def test_every_25th_real_puzzle_has_the_stated_solution(real_rows):
     assert (found == 1).all()
     assert [text(solution) for solution in solutions] == [row["solution"] for row in rows]
     agree = [(mine == 0) == (row["guesses"] == "0") for mine, row in zip(guesses, rows, strict=True)]
-    assert np.mean(agree) > 0.95  # another solver's guesses: it too follows singles first
+    assert np.mean(agree) > 0.95  # compared with the guesses of another solver that places singles first
     mean = {
         source: np.mean([mine for mine, row in zip(guesses, rows, strict=True) if row["source"] == source])
         for source in ("nullsudoku_simple", "sudoku_exchange_diabolical_2020", "puzzles5_forum_hardest_1905_11+")
@@ -224,7 +226,7 @@ def test_grid_buckets_are_nearly_uniform():
 
 
 def test_36_minimal_4x4_puzzles_and_no_split_shares_one():
-    """36 up to symmetry is a known count; 13 have 4 clues, 22 have 5 and one has 6."""
+    """The count of 36 up to symmetry is known. 13 have 4 clues, 22 have 5 and one has 6."""
     classes = {
         split: {least_image(puzzle) for puzzle in Sudoku(side=4).sample(0, split, range(count)).inputs}
         for split, count in (("train", 600), ("validation", 40), ("test", 40))
@@ -263,7 +265,7 @@ def test_images_have_one_solution():
 
 
 def test_images_are_uniform_over_the_symmetries():
-    """From one 4x4 grid, the 96 or 192 images of its class come up equally often."""
+    """All 96 or 192 images of a 4x4 grid must be equally frequent."""
     count = 20_000
     boards = np.tile(digits(SOLUTION_4), (count, 1))
     images = boards.copy()
@@ -276,7 +278,7 @@ def test_images_are_uniform_over_the_symmetries():
     assert abs(chi_squared - freedom) < 4.5 * (2 * freedom) ** 0.5
 
 
-# ------------------------------------------------------------------ dials
+# ------------------------------------------------------------------ clues and difficulty
 
 
 @pytest.mark.parametrize(
@@ -309,7 +311,7 @@ def test_easy_puzzles_need_singles_only():
 
 
 def test_difficulty_applies_before_clues_are_added():
-    """With half of the board filled in hardly any takes four guesses: of a pool or new, only the base must."""
+    """The base puzzle needs four guesses. With half of the board filled in, hardly any example does."""
     for pool in (None, 0):
         task = Sudoku(difficulty="hard", pool=pool, augment=False)
         base, shown = (task.sample(0, "train", range(10), size=size) for size in (None, 40))
@@ -330,7 +332,7 @@ def test_test_sets_are_by_difficulty_and_source(real_rows):
     assert set(sets) - {"easy", "medium", "hard"} == {row["source"] for row in real_rows}
 
 
-# ------------------------------------------------------------------ reading, scoring, knobs
+# ------------------------------------------------------------------ parsing, scores, settings
 
 
 def test_parse_reads_lines_and_dots():

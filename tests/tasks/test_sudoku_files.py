@@ -1,4 +1,4 @@
-"""Where base puzzles come from: the pool in the cache folder, and the files of a user, good and bad."""
+"""Sources of base puzzles: the pool in the cache folder, and valid and invalid files of a user."""
 
 import gzip
 from unittest.mock import Mock
@@ -116,7 +116,7 @@ def test_pool_without_a_writable_cache_raises(tmp_path, monkeypatch):
     pool.IN_MEMORY.clear()
     with pytest.raises(InputError, match=r"cannot write .*cache"):
         Sudoku().sample(0, "train", range(1))
-    assert len(Sudoku(side=4).sample(0, "test", range(3)).inputs) == 3  # needs none
+    assert len(Sudoku(side=4).sample(0, "test", range(3)).inputs) == 3  # 4x4 puzzles need no cache
 
 
 # ------------------------------------------------------------------ files

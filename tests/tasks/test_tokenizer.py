@@ -1,4 +1,4 @@
-"""GPT-2's encoding, against its definition."""
+"""Compare GPT-2's encoding with its definition."""
 
 import pytest
 import regex
@@ -11,7 +11,7 @@ from tests.tasks.conftest import PROSE
 
 
 def merged_by_hand(text: str) -> list[int]:
-    """Byte-pair encoding from its definition: in every piece, merge the pair of least rank until none is known."""
+    """Return the byte-pair encoding by definition: merge the pair of least rank in every piece until none is left."""
     ranks = {tokenizer.token_bytes([token]): token for token in range(tokenizer.END_OF_TEXT)}
     pieces = r"'(?:[stmd]|re|ve|ll)|\ ?\p{L}+|\ ?\p{N}+|\ ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     result = []

@@ -159,7 +159,7 @@ class Task(ABC):
         """Return one example's answer as text. `outputs` are targets or a prediction."""
 
     def solve(self, inputs: np.ndarray) -> str | None:
-        """Return the right answer as text, computed without a model, or None if there is no way to compute it."""
+        """Return the right answer as text, computed without a model, or None if the task has no solver."""
         return None
 
     def is_right(self, inputs: np.ndarray, outputs: np.ndarray, truth: str | None) -> bool:
