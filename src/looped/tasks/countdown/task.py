@@ -153,7 +153,7 @@ class Countdown(Task):
         """Return whether the steps reach the target, or which step fails, or that whole numbers cannot reach it."""
         if self.is_right(inputs, outputs, truth):
             return "right"
-        fault = solution_fault(*self._given(inputs), self.answer(outputs))
+        fault = solution_fault(*self._numbers_and_target(inputs), self.answer(outputs))
         return f"wrong: {fault}" + ("" if truth is not None else " (no solution exists in whole numbers)")
 
     def render(self, inputs: np.ndarray) -> str:
