@@ -1,8 +1,11 @@
-"""Named recipes as data: what differs from the config's defaults, for every task, for single ones, for one's blocks.
+"""Named recipes as data: settings that differ from the defaults, for all tasks, for a task, or for a task and a model.
 
-`paper` is what the paper states (Appendix C), `fast` what learned fastest in our measurements, `dense` the string tasks
-with answers for all prefixes, `laptop` a small version of `fast` for two CPU cores. A recipe is a starting point: any
-flag or `dataclasses.replace` overrides it.
+- `paper`: the settings of the paper (Appendix C)
+- `fast`: the settings that learned fastest in our measurements
+- `dense`: the string tasks, trained on the answers for all prefixes
+- `laptop`: a small version of `fast` for two CPU cores
+
+A recipe is a starting point: any flag or `dataclasses.replace` overrides it.
 """
 
 from dataclasses import fields, replace
@@ -14,7 +17,7 @@ from looped.utils.errors import require_one_of
 
 _ALL = "*"
 
-# Layers of a standard model, and loops of one that loops: where the paper compares them, and on a laptop.
+# Layers of a standard model and loops of a looped one, in the paper's comparisons and on a laptop.
 DEPTHS: dict[str, tuple[int, int]] = {
     "edit-distance": (12, 50),
     "lcs": (12, 50),
@@ -23,23 +26,23 @@ DEPTHS: dict[str, tuple[int, int]] = {
     "decision-tree": (12, 12),
     "language": (6, 24),  # the paper's table says 12 layers; its appendix, its code and its parameter counts say 6
 }
-_NEW_DEPTH = 12, 12  # of a task that is not the paper's
+_NEW_DEPTH = 12, 12  # for a task that is not in the paper
 LAPTOP_DEPTH = 4, 8
-# The paper's language models were chosen for their number of parameters.
+# The paper chose the widths of its language models by their number of parameters.
 _STANDARD_LANGUAGE_MODEL = {"model": {"dim": 512, "num_heads": 8}}
 
-# Back through 50 loops the gradient of one string in a batch is fifty times as long as the others' and drowns them; now
-# and then one explodes, and a single step along it can undo what was learned (dev/LOG.md).
-_EXPLODING = {"growth_limit": 4.0, "spike_factor": 4.0}
-# A timestep's gates multiply every step of the matrices behind them, so it wants a lower rate.
-_LOOPED_STRINGS = {"muon_learning_rate": 0.002, "learning_rate": 2e-4, **_EXPLODING}
-_MODULATED_STRINGS = {"muon_learning_rate": 0.0015, "learning_rate": 1.5e-4, **_EXPLODING}
-# From 30 letters to 60 in one step nothing is left of what was learned.
+# After 50 loops of backward pass, the gradient of one string is fifty times as long as the others' and dominates the
+# batch. Sometimes one explodes, and a single step along it can undo the training so far (dev/LOG.md).
+_GRADIENT_LIMITS = {"growth_limit": 4.0, "spike_factor": 4.0}
+# The gates of a modulated model multiply every update of their matrices, so its learning rates are lower.
+_LOOPED_STRINGS = {"muon_learning_rate": 0.002, "learning_rate": 2e-4, **_GRADIENT_LIMITS}
+_MODULATED_STRINGS = {"muon_learning_rate": 0.0015, "learning_rate": 1.5e-4, **_GRADIENT_LIMITS}
+# Six lengths, because a jump from 30 to 60 letters destroys what the model has learned.
 _SIX_LENGTHS = {"size_schedule": "growing", "size_choices": (0.25, 0.4, 0.55, 0.7, 0.85, 1.0)}
 
-# With answers for all prefixes a looped model bears twice the rates, and a tenth to a fiftieth of the paper's strings
-# are enough. Strings have their whole length from half of the steps on, which is after two fifths of the time.
-_DENSE_STRINGS = {**_SIX_LENGTHS, **_EXPLODING, "batch_size": 128}
+# With answers for all prefixes, a looped model trains at twice the learning rates and needs a tenth to a fiftieth of
+# the paper's strings. Strings reach their full length after half of the steps, which takes two fifths of the time.
+_DENSE_STRINGS = {**_SIX_LENGTHS, **_GRADIENT_LIMITS, "batch_size": 128}
 _LOOPED_DENSE = {"muon_learning_rate": 0.004, "learning_rate": 4e-4}
 _MODULATED_DENSE = {"muon_learning_rate": 0.003, "learning_rate": 3e-4}
 
@@ -49,18 +52,18 @@ _FAST: dict[str, dict[str, Any]] = {
         "optimizer": "muon",
         "learning_rate": 1e-3,
         "beta2": 0.99,
-        "muon_learning_rate": 0.01,  # its usual 0.02 spiked at r = 50
+        "muon_learning_rate": 0.01,  # the usual 0.02 led to loss spikes at r = 50
         "muon_weight_decay": 0.1,
         "warmup_steps": 200,
         "batch_size": 512,
     },
 }
 
-# recipe -> task, or all, or task/block -> part of the config -> field -> value
+# recipe -> "*", task or task/block -> part of the config -> field -> value
 RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "paper": {
         _ALL: {
-            # The precision is not said; the public code multiplies in bfloat16.
+            # The paper does not state the precision. The public code multiplies in bfloat16.
             "model": {"dim": 256, "num_heads": 4, "injection": "add", "precision": "bfloat16"},
             "train": {
                 "optimizer": "adamw",
@@ -71,14 +74,14 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "batch_size": 64,
             },
         },
-        # 50 epochs of 10^6, 3 * 10^6 and 5 * 10^6 examples.
+        # 50 epochs of 10^6 (strings), 3 * 10^6 (Sudoku) and 5 * 10^6 (Countdown) examples.
         "edit-distance": {"train": {"num_examples": 1_000_000, "num_steps": 50 * 1_000_000 // 64}},
         "lcs": {"train": {"num_examples": 1_000_000, "num_steps": 50 * 1_000_000 // 64}},
         "sudoku": {
             "train": {"num_examples": 3_000_000, "num_steps": 50 * 3_000_000 // 64, "supervision": "mean"},
         },
         "countdown": {"train": {"num_examples": 5_000_000, "num_steps": 50 * 5_000_000 // 64}},
-        # Points 26 to 101 by 5, and dimensions 5 to 20 with them, every 5000 steps.
+        # Every 5000 steps the points grow by 5, from 26 to 101, and the dimensions by 1, from 5 to 20.
         "decision-tree": {
             "train": {
                 "num_steps": 200_000,
@@ -105,12 +108,12 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     },
     "fast": {
         _ALL: _FAST,
-        # A tenth of the paper's samples. Short strings first bring the take-off forward by more than half; smaller
-        # batches and more steps learn more from as many strings, at hardly more cost.
+        # A tenth of the paper's samples. With short strings first, learning starts in less than half of the time.
+        # Smaller batches and more steps learn more from the same number of strings, at hardly more cost.
         "edit-distance": {
             "train": {**_SIX_LENGTHS, "curriculum_steps": 24_000, "num_steps": 40_000, "batch_size": 128},
         },
-        # As it was trained last; a standard model needs none of this to learn.
+        # The settings of the last training. A standard model learns without the limits on gradients.
         "edit-distance/standard": {
             "train": {
                 "size_choices": (0.25, 0.5, 1.0),
@@ -131,7 +134,7 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
             "train": {"supervision": "mean"},
         },
         "countdown": {"train": {"num_steps": 20_000}},
-        # The paper's curriculum in four stages: every size is compiled on its own.
+        # The paper's curriculum in only four stages, because every size is compiled separately.
         "decision-tree": {
             "train": {
                 "num_steps": 20_000,
@@ -142,7 +145,7 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "curriculum_steps": 8000,
             },
         },
-        # 74 million tokens: at r = 24 four minutes of one H200.
+        # 74 million tokens, which take four minutes on one H200 at r = 24.
         "language": {
             "model": {"dim": 768, "num_heads": 12},
             "train": {"num_steps": 1500, "batch_size": 48, "beta2": 0.95},
@@ -178,7 +181,7 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "eval_every": 250,
             },
         },
-        # A short start on short strings: without it, models that loop often stay with the lengths alone for long.
+        # Short strings first. Without them, looped models often use only the lengths for a long time.
         "edit-distance": {
             "task": {"length": 6, "alphabet": 3, "max_letters": 3},
             "train": {"size_schedule": "growing", "size_choices": (0.5, 1.0), "curriculum_steps": 700},
@@ -189,35 +192,34 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
             "model": {"positions": "coordinates"},
             "train": {"supervision": "mean"},
         },
-        # So small a model never learns to reach targets that it was not trained on; with other numbers it is tested.
+        # A model this small never learns held-out targets, so it is tested on training targets with unseen numbers.
         "countdown": {"task": {"count": 3, "max_input": 30, "max_target": 60, "test_targets": "training"}},
         "decision-tree": {"task": {"points": 21, "dims": 4, "depth": 2}, "train": {"supervision": "mean"}},
-        # The vocabulary is GPT-2's whatever the width, and takes nearly all of the time.
+        # GPT-2's vocabulary takes nearly all of the time at any width.
         "language": {"task": {"seq_len": 32}, "train": {"batch_size": 8, "num_steps": 300}},
     },
 }
 
 
 def recipes_for(task: str) -> tuple[str, ...]:
-    """Return the names of the recipes that a task has: answers for prefixes are those of strings alone."""
+    """Return the names of a task's recipes. Only string tasks have `dense`."""
     return tuple(name for name in RECIPES if name != "dense" or task in RECIPES[name])
 
 
 def depth_of(name: str, task: str) -> tuple[int, int]:
-    """By a recipe: layers of a standard model, and loops of one that loops."""
+    """Return a recipe's layers of a standard model and loops of a looped one."""
     return LAPTOP_DEPTH if name == "laptop" else DEPTHS.get(task, _NEW_DEPTH)
 
 
 def recipe(name: str, task: str, block: str = "looped") -> RunConfig:
-    """The config that a recipe gives for a task and a block (`ModelConfig.block`)."""
+    """Return the config of a recipe for a task and a block (`ModelConfig.block`)."""
     require_one_of("recipe", name, recipes_for(task))
-    start = task_class(task)()
-    parts = [RECIPES[name].get(which, {}) for which in (_ALL, task, f"{task}/{block}")]
     num_layers, num_loops = depth_of(name, task)
     depth = {"num_layers": num_layers} if block == "standard" else {"num_loops": num_loops}
-    of_block: dict[str, Any] = {"block": block, **depth}
-    config = RunConfig(start, ModelConfig(**of_block))
-    for part in parts:
+    model: dict[str, Any] = {"block": block, **depth}
+    config = RunConfig(task_class(task)(), ModelConfig(**model))
+    for key in (_ALL, task, f"{task}/{block}"):
+        part = RECIPES[name].get(key, {})
         config = replace(
             config,
             task=replace(config.task, **part.get("task", {})),

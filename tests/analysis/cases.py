@@ -1,4 +1,4 @@
-"""What the tests of continuity share: small measurements, and a network whose constants are known."""
+"""Shared cases of the continuity tests: small measurements, and a network with known constants."""
 
 import torch
 
@@ -9,7 +9,7 @@ QUICK = {"positions": 2, "iterations": 2, "directions": 2, "deltas": (1e-3, 1e-1
 
 
 def mixing_model(mix: float, num_loops: int, seq_len: int, spec=TOKENS, dim: int = 8):
-    """One loop is x_n + mix * (mean of all x): no norm, no feed-forward, equal attention; linear, and all is known."""
+    """Return a linear model whose loop is x_n + mix * (mean of all x): no norm, no feed-forward, equal attention."""
     config = small(block="looped", num_loops=num_loops, norm="none", positions="none", activation="relu", dim=dim)
     model = build_model(config, spec)
     (layer,) = model.stack.layers

@@ -1,4 +1,4 @@
-"""Continuity of networks whose Jacobian is known: by construction, or written out by automatic differentiation."""
+"""Continuity of networks whose Jacobian is known by construction or from automatic differentiation."""
 
 import math
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from looped.analysis import Network, measure_continuity, precise_twin
 from looped.analysis.continuity import _modulus_rows
 from looped.analysis.network import exact_products
-from looped.analysis.network_moduli import Cases, Found, _Probe, _search, unit
+from looped.analysis.network_moduli import Cases, LargestChanges, _Probe, _search, unit
 from looped.models import build_model
 from tests.analysis.cases import QUICK, mixing_model
 from tests.models.cases import BLOCKS, CAUSAL, GATED, SPECS, TOKENS, examples, label, scattered, small
 
 
 def known_constants(mix: float, num_loops: int, seq_len: int) -> dict[str, float]:
-    """The mean grows by 1 + mix in every loop, differences from it stay: J = I + (g / N) 11^T, g = (1 + mix)^r - 1."""
+    """Return the constants of J = I + (g / N) 11^T with g = (1 + mix)^r - 1. A loop multiplies the mean by 1 + mix."""
     grown = (1 + mix) ** num_loops - 1
     return {
         "sequence": max(1 + grown, 1.0 if seq_len > 1 else 0.0),
@@ -28,7 +28,7 @@ def known_constants(mix: float, num_loops: int, seq_len: int) -> dict[str, float
 
 
 def jacobian(model, tokens: torch.Tensor) -> np.ndarray:
-    """(seq, dim, seq, dim) of one example, by reverse mode alone and without anything of what is tested."""
+    """Return the Jacobian (seq, dim, seq, dim) of one example by reverse mode, without the tested code."""
     start = model.embed(tokens[None]).detach()
     full = torch.autograd.functional.jacobian(lambda x: list(model.stack.iterate(x))[-1], start)
     assert isinstance(full, torch.Tensor)
@@ -36,7 +36,7 @@ def jacobian(model, tokens: torch.Tensor) -> np.ndarray:
 
 
 def largest_singular_values(matrix: np.ndarray) -> dict[str, float]:
-    """The local constants of the three definitions, the largest over all places n."""
+    """Return the local constants of the three definitions, each the largest over all places n."""
     seq_len, dim = matrix.shape[:2]
     sizes = {"sequence": np.linalg.norm(matrix.reshape(seq_len * dim, -1), ord=2), "context": 0.0, "token": 0.0}
     for n in range(seq_len):
@@ -48,12 +48,12 @@ def largest_singular_values(matrix: np.ndarray) -> dict[str, float]:
 
 @pytest.mark.parametrize("conditioning", GATED)
 @pytest.mark.parametrize("kind", SPECS)
-def test_a_stack_with_closed_gates_is_the_identity(conditioning, kind):
+def test_stack_with_closed_gates_has_coefficient_one(conditioning, kind):
     knobs = {"block": "modulated", "conditioning": conditioning, "num_loops": 3, "precision": "float32"}
     result = measure_continuity(build_model(small(**knobs), SPECS[kind]), examples(SPECS[kind], 3), **QUICK)
     assert [row["loop"] for row in result["per_loop"]] == [1, 2, 3]
     for row in result["per_loop"]:
-        # Not nearly: the change of the output is the change that was made, bit by bit.
+        # The change of the output equals the change of the input bit by bit.
         assert (row["mean"], row["median"], row["low"], row["high"]) == (1, 1, 1, 1)
         assert row["size"] == pytest.approx(result["token_size"])
         assert row["relative"] == pytest.approx(1)
@@ -64,7 +64,7 @@ def test_a_stack_with_closed_gates_is_the_identity(conditioning, kind):
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
-def test_with_injection_a_fresh_model_adds_its_input_up(precision):
+def test_new_model_with_injection_has_coefficient_t(precision):
     model = build_model(small(block="modulated", num_loops=5, injection="add", precision=precision), CAUSAL)
     result = measure_continuity(model, examples(CAUSAL), **QUICK)
     assert result["precision"] == ("float64" if precision == "float64" else "float32")
@@ -82,23 +82,23 @@ def test_with_injection_a_fresh_model_adds_its_input_up(precision):
     seq_len=st.integers(1, 6),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_a_linear_network_has_the_moduli_of_its_matrix(mix, num_loops, seq_len, seed):
+def test_moduli_of_a_linear_network_are_those_of_its_matrix(mix, num_loops, seq_len, seed):
     model, inputs = mixing_model(mix, num_loops, seq_len)
     options = {"iterations": 40, "directions": 2, "positions": 2, "deltas": (1e-3, 5.0)}
     result = measure_continuity(model, inputs, seed=seed, **options)
     for name, constant in known_constants(mix, num_loops, seq_len).items():
         found = result["moduli"][name]
         assert found["local"]["largest"] == pytest.approx(constant, rel=1e-6, abs=1e-9)
-        # A linear network has one ratio at every delta, and no direction beats the matrix's norm.
+        # A linear network has the same ratio at every delta, and no direction exceeds the matrix norm.
         assert [row["ratio"] for row in found["rows"]] == pytest.approx([constant] * 2, rel=1e-6, abs=1e-9)
         assert all(row["sampled"] <= row["modulus"] <= row["delta"] * constant * (1 + 1e-9) for row in found["rows"])
 
 
-def test_the_coefficient_of_a_linear_network_is_what_random_directions_give():
+def test_coefficient_of_a_linear_network_is_the_mean_over_directions():
     mix, seq_len, dim = 1.5, 6, 64
     model, inputs = mixing_model(mix, 1, seq_len, dim=dim)
     row = measure_continuity(model, inputs, directions=200, moduli=())["coefficient"]
-    # |D_n + mix * mean(D)|^2 of independent unit rows has this mean; the root of it is hardly curved at this width.
+    # This is the mean of |D_n + mix * mean(D)|^2 for independent unit rows. Its root is nearly linear at this width.
     expected = math.sqrt(1 + 2 * mix / seq_len + mix**2 / seq_len)
     assert row["mean"] == pytest.approx(expected, rel=0.01)
     assert row["low"] <= row["mean"] <= row["high"]
@@ -120,7 +120,7 @@ def test_local_constants_are_singular_values(knobs, spec):
 
 
 @pytest.mark.parametrize("knobs", BLOCKS, ids=label)
-def test_small_differences_tend_to_the_derivative(knobs):
+def test_small_differences_converge_to_the_derivative(knobs):
     model = scattered(small(**knobs), CAUSAL)
     start = model.embed(examples(CAUSAL)).detach()
     direction = unit(torch.randn(start.shape, dtype=torch.float64, generator=torch.manual_seed(1)))
@@ -134,7 +134,7 @@ def test_small_differences_tend_to_the_derivative(knobs):
     assert errors[1] < 0.01 * errors[0]  # the error is of first order
 
 
-def test_the_coefficient_tends_to_the_jacobians_mean_length():
+def test_coefficient_converges_to_the_mean_length_of_the_jacobian():
     model = scattered(small(num_loops=2), CAUSAL)
     inputs = examples(CAUSAL, batch=1)
     got = measure_continuity(model, inputs, epsilon=1e-6, directions=2000, moduli=())["coefficient"]["mean"]
@@ -147,7 +147,7 @@ def test_the_coefficient_tends_to_the_jacobians_mean_length():
 
 
 @pytest.mark.parametrize("knobs", BLOCKS, ids=label)
-def test_moduli_obey_what_their_definitions_imply(knobs):
+def test_moduli_obey_the_inequalities_of_their_definitions(knobs):
     result = measure_continuity(scattered(small(**knobs), CAUSAL), examples(CAUSAL, 3), **QUICK)
     moduli = result["moduli"]
     for name in ("context", "token"):  # a narrower supremum, over one row of the output
@@ -161,8 +161,8 @@ def test_moduli_obey_what_their_definitions_imply(knobs):
         assert all(row["per_case"]["mean"] <= row["modulus"] * (1 + 1e-9) for row in modulus["rows"])
 
 
-def test_the_moduli_of_a_norm_are_those_of_a_cone():
-    """Closed gates and the last norm: x -> sqrt(dim) x / |x|. A ball around x lies in a cone of sine delta / |x|."""
+def test_moduli_of_a_norm_are_those_of_a_cone():
+    """Here f(x) = sqrt(dim) x / |x|, with closed gates and the last norm. A ball lies in a cone of sine delta / |x|."""
     model = build_model(small(block="modulated", num_loops=2, positions="none"), TOKENS)
     inputs = examples(TOKENS, batch=1)
     shortest = float(model.embed(inputs).detach().norm(dim=-1).min())
@@ -176,8 +176,8 @@ def test_the_moduli_of_a_norm_are_those_of_a_cone():
         assert row["sampled"] < largest
 
 
-def test_a_direction_and_its_opposite_are_both_tried():
-    """At 0, x + x^2 moves by delta + delta^2 to the one side, by delta - delta^2 to the other, and at first alike."""
+def test_search_tries_a_direction_and_its_opposite():
+    """At 0, x + x^2 changes by delta + delta^2 on one side and by delta - delta^2 on the other."""
     here, all_of_it = torch.zeros(1, 1, 1), torch.ones(1, 1, 1, dtype=torch.bool)
     cases = Cases(here, all_of_it, all_of_it, noise=-torch.ones(1, 1, 1, 1))
     found = _search(lambda x: x + x**2, cases, deltas=(0.5,), iterations=2, hints=())  # pyright: ignore[reportArgumentType]
@@ -186,22 +186,22 @@ def test_a_direction_and_its_opposite_are_both_tried():
     assert found.witness.flatten().tolist() == [-1, 1]
 
 
-def test_a_nearer_pair_counts_for_every_larger_delta():
+def test_modulus_never_decreases_with_delta():
     ratio = torch.tensor([[5.0, 4.0], [3.0, 2.0], [0.1, 1.0]])  # at delta 1 and 10 changes by 3, 2 and 1, 10
-    rows = _modulus_rows([Found(ratio, ratio, torch.zeros(3, 2, 1, 1))], 2, (0.1, 1.0), (1.0, 10.0))["rows"]
+    rows = _modulus_rows([LargestChanges(ratio, ratio, torch.zeros(3, 2, 1, 1))], 2, (0.1, 1.0), (1.0, 10.0))["rows"]
     assert [row["per_case"]["mean"] for row in rows] == [2.5, 6.5]
     assert [row["modulus"] for row in rows] == [3, 10]
     assert [row["ratio"] for row in rows] == [3, 1]
 
 
-def test_the_ascent_finds_more_than_sampling():
+def test_ascent_finds_more_than_sampling():
     result = measure_continuity(scattered(small(num_loops=3), CAUSAL), examples(CAUSAL, 3))
     for name in ("sequence", "context", "token"):
         assert all(row["modulus"] > 1.02 * row["sampled"] for row in result["moduli"][name]["rows"]), name
 
 
-def test_tokens_are_treated_alike():
-    """Without positions and mask the network is equivariant: where a token stands cannot matter to a supremum."""
+def test_moduli_of_an_equivariant_network_do_not_depend_on_the_place():
+    """Without positions and mask the network is equivariant, so a supremum does not depend on the place."""
     model = scattered(small(num_loops=2, positions="none", attention="full"), TOKENS)
     inputs = examples(TOKENS, batch=1)
     options = {"iterations": 100, "positions": 6, "deltas": (), "directions": 1}
@@ -210,7 +210,7 @@ def test_tokens_are_treated_alike():
         assert one[name]["local"]["largest"] == pytest.approx(other[name]["local"]["largest"], rel=5e-3)
 
 
-def test_causal_context_is_what_comes_before():
+def test_context_of_a_causal_network_is_the_past():
     model = scattered(small(num_loops=2), CAUSAL)
     first = measure_continuity(model, examples(CAUSAL)[:, :1], **QUICK)["moduli"]["context"]
     assert first["local"]["largest"] == 0

@@ -1,10 +1,10 @@
-"""What is seen inside a network, against what is known of it without looking."""
+"""Compare the measurements inside a network with independent values."""
 
 import numpy as np
 import pytest
 import torch
 
-from looped.analysis import look_inside, modulation
+from looped.analysis import inspect_model, modulation
 from looped.config import ModelConfig
 from looped.models import build_model
 from looped.tasks import EditDistance
@@ -19,11 +19,11 @@ def model_of(**knobs):
     return build_model(ModelConfig(**config), TASK.spec)
 
 
-def test_a_fresh_model_with_closed_gates_adds_its_input_up():
-    """After t loops the state is t times the embedding, and so is its answer to a small change."""
+def test_new_model_adds_its_input_in_every_loop():
+    """After t loops, the state is t times the embedding, and its change is t times that of the input."""
     model = model_of()
     size = float(model.embed(torch.from_numpy(INPUTS)).detach().double().square().mean().sqrt())
-    found = look_inside(model, INPUTS)
+    found = inspect_model(model, INPUTS)
     assert [row["loop"] for row in found["rows"]] == [1, 2, 3, 4, 5]
     for row in found["rows"]:
         assert row["state"] == pytest.approx(row["loop"] * size, rel=1e-5)
@@ -33,8 +33,8 @@ def test_a_fresh_model_with_closed_gates_adds_its_input_up():
         assert spread == {"alpha1": 1.0, "alpha2": 1.0, "gamma1": 0.0, "gamma2": 0.0}
 
 
-def test_the_modulation_is_that_of_the_papers_formula():
-    """TE(t) = W3 SiLU(W4 PE(t) + b4) + b3 and W5 SiLU(TE(t)) + b5, in NumPy."""
+def test_modulation_equals_the_papers_formula():
+    """Compute TE(t) = W3 SiLU(W4 PE(t) + b4) + b3 and W5 SiLU(TE(t)) + b5 in NumPy."""
     model = model_of(modulation_init="random")
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -53,7 +53,7 @@ def test_the_modulation_is_that_of_the_papers_formula():
     assert list(tables) == ["alpha1", "alpha2", "gamma1", "gamma2"]
     for name, part in zip(tables, np.split(wanted, 4, axis=1), strict=True):
         np.testing.assert_allclose(tables[name][:, 0], part, rtol=1e-4, atol=1e-5)
-    row = look_inside(model, INPUTS, num_loops=7)["rows"][6]["modulation"]["gamma2"]
+    row = inspect_model(model, INPUTS, num_loops=7)["rows"][6]["modulation"]["gamma2"]
     last = np.split(wanted, 4, axis=1)[3][6]
     assert row["rms"] == pytest.approx(np.sqrt((last**2).mean()), rel=1e-4)
     assert (row["low"], row["high"]) == pytest.approx(tuple(np.quantile(last, (0.1, 0.9))), rel=1e-3)
@@ -68,13 +68,13 @@ def test_the_modulation_is_that_of_the_papers_formula():
         ({"block": "looped", "norm": "none"}, []),
     ],
 )
-def test_what_a_model_leaves_alone_has_no_table(knobs, names):
+def test_modulation_has_only_the_parts_of_the_model(knobs, names):
     assert list(modulation(model_of(**knobs))) == names
-    assert list(look_inside(model_of(**knobs), INPUTS, num_loops=2)["rows"][0]["modulation"]) == names
+    assert list(inspect_model(model_of(**knobs), INPUTS, num_loops=2)["rows"][0]["modulation"]) == names
 
 
 @pytest.mark.parametrize(("num_loops", "message"), [(0, "at least 1, got 0"), (-1, "got -1"), (1.5, "got 1.5")])
-def test_loops_that_there_are_not_have_no_modulation(num_loops, message):
+def test_modulation_with_invalid_loops_raises(num_loops, message):
     with pytest.raises(InputError, match=message):
         modulation(model_of(), num_loops)
 
@@ -89,20 +89,20 @@ def test_loops_that_there_are_not_have_no_modulation(num_loops, message):
         ({"conditioning": "timestep"}, ["alpha1", "alpha2", "gamma1", "gamma2"]),
     ],
 )
-def test_what_is_modulated_is_what_a_conditioner_sets(knobs, names):
-    """Drawn anew, a conditioner changes those tables and no others."""
+def test_modulated_lists_the_parts_of_the_conditioner(knobs, names):
+    """Draw the conditioner again, and check that exactly these tables change."""
     model = model_of(**knobs)
     before = modulation(model)
     with torch.no_grad():
         for parameter in () if model.stack.conditioner is None else model.stack.conditioner.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     changed = [name for name, table in modulation(model).items() if not torch.equal(table, before.get(name, table[:0]))]
-    assert look_inside(model, INPUTS, num_loops=2)["modulated"] == changed == names
+    assert inspect_model(model, INPUTS, num_loops=2)["modulated"] == changed == names
 
 
-def test_the_model_is_left_as_it_was():
+def test_model_does_not_change():
     model = model_of(block="looped")
     before = {name: each.clone() for name, each in model.state_dict().items()}
-    look_inside(model, INPUTS)
+    inspect_model(model, INPUTS)
     assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
     assert all(each.grad is None for each in model.parameters())

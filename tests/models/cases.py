@@ -1,4 +1,4 @@
-"""Small tasks and models that the tests here share."""
+"""Small tasks and models for the tests of this folder."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ BLOCKS = (
     *({"block": "modulated", "conditioning": each, "num_layers": 2, "num_loops": 3} for each in CONDITIONINGS),
 )
 
-# Fused kernels on a CPU; on a GPU, test_engines_gpu.py runs them there.
+# Fused kernels on a CPU. On a GPU, test_engines_gpu.py covers them.
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="on a CPU they need the interpreter")
 
 

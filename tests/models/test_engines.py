@@ -1,4 +1,4 @@
-"""Engines give one and the same training; without a GPU, the fused kernels run in Triton's interpreter."""
+"""All engines train to the same weights. Without a GPU, the fused kernels run in Triton's interpreter."""
 
 import copy
 import io
@@ -22,7 +22,7 @@ interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="with a card,
 
 
 def opened(config: RunConfig, folder, **volatile) -> Trainer:
-    """A trainer whose gates are open: at its start a gated block does nothing, and nothing would be compared."""
+    """Return a trainer with open gates, because a new gated block is the identity and would compare nothing."""
     trainer = Trainer(replace(config, train=config.train.override(**volatile)), folder, quiet=True)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -32,7 +32,7 @@ def opened(config: RunConfig, folder, **volatile) -> Trainer:
 
 
 def trained(trainer: Trainer) -> tuple[torch.Tensor, torch.Tensor]:
-    """All weights after the steps of the config, and what was seen on the way."""
+    """Return all weights after the steps of the config, and the outcomes of the steps."""
     config = trainer.config
     seen = [
         trainer.train_step(step, to_device(batch_at(step, config), trainer.device))
@@ -46,7 +46,7 @@ def distance(got: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((got - wanted).norm() / wanted.norm())
 
 
-# Slow ones: AdamW divides a gradient by its own size, and where that is next to nothing rounding decides on the step.
+# Slow learning rates: AdamW divides a gradient by its size, so rounding decides the step where a gradient is tiny.
 FEW_STEPS = {"num_steps": 3, "batch_size": 4, "learning_rate": 3e-3}
 
 CASES = {
@@ -78,7 +78,7 @@ CASES = {
 
 @interpreted
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_the_fused_engine_trains_to_the_weights_of_the_plain_one(changes, tmp_path):
+def test_fused_engine_trains_to_the_weights_of_the_plain_one(changes, tmp_path):
     config = tiny(**{**changes, "train": {**FEW_STEPS, **changes.get("train", {})}})
     plain, plain_seen = trained(opened(config, tmp_path / "eager", engine="eager", remat=0))
     trainer = opened(config, tmp_path / "fused", engine="fused")
@@ -86,14 +86,16 @@ def test_the_fused_engine_trains_to_the_weights_of_the_plain_one(changes, tmp_pa
     fast, fast_seen = trained(trainer)
     assert trainer.stepper.engine == "fused"
     assert distance(fast, plain) < 1e-5
-    assert distance(fast - start, plain - start) < 1e-3  # and they have moved alike
+    assert distance(fast - start, plain - start) < 1e-3  # both have changed alike
     assert distance(fast_seen, plain_seen) < 1e-5
 
 
 @interpreted
-def test_the_fused_engine_trains_with_muon(tmp_path):
-    """Muon rounds its direction to bfloat16 and then enlarges small singular values up to 3.4445^5 = 485 times: a last
-    bit of float32 can decide how a number is rounded, and that is seen."""
+def test_fused_engine_with_muon_trains_to_the_weights_of_the_plain_one(tmp_path):
+    """Allow for rounding: Muon rounds its direction to bfloat16 and enlarges small singular values up to 485 times.
+
+    The last bit of a float32 can therefore change the result visibly (3.4445^5 = 485).
+    """
     config = tiny(train={**FEW_STEPS, "optimizer": "muon"})
     plain, _ = trained(opened(config, tmp_path / "eager", engine="eager"))
     fast, _ = trained(opened(config, tmp_path / "fused", engine="fused"))
@@ -113,7 +115,7 @@ UNSUPPORTED = {
 
 @interpreted
 @pytest.mark.parametrize(("reason", "model"), UNSUPPORTED.items(), ids=UNSUPPORTED)
-def test_what_the_fused_engine_does_not_cover_is_trained_plainly(reason, model, tmp_path, capsys):
+def test_unsupported_model_trains_without_the_fused_engine(reason, model, tmp_path, capsys):
     config = tiny(model=model, train={"num_steps": 2})
     plain = trained(opened(config, tmp_path / "eager", engine="eager"))
     assert capsys.readouterr().err == ""
@@ -127,7 +129,7 @@ def test_what_the_fused_engine_does_not_cover_is_trained_plainly(reason, model, 
         assert torch.equal(got, wanted)
 
 
-def test_without_a_gpu_or_an_interpreter_training_is_plain(tmp_path, capsys, monkeypatch):
+def test_fused_engine_without_gpu_or_interpreter_trains_plainly(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert opened(tiny(), tmp_path / "run", engine="fused").stepper.engine == "eager"
     assert "they need a GPU" in capsys.readouterr().err
@@ -135,8 +137,8 @@ def test_without_a_gpu_or_an_interpreter_training_is_plain(tmp_path, capsys, mon
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.filterwarnings("default")  # compilers warn about their own affairs
-def test_the_compiled_engine_trains_to_the_weights_of_the_plain_one(tmp_path):
+@pytest.mark.filterwarnings("default")  # compilers emit warnings of their own
+def test_compiled_engine_trains_to_the_weights_of_the_plain_one(tmp_path):
     config = tiny(model={"positions": "rotary"}, train=FEW_STEPS)
     plain, plain_seen = trained(opened(config, tmp_path / "eager", engine="eager"))
     trainer = opened(config, tmp_path / "compiled", engine="compiled")
@@ -146,11 +148,11 @@ def test_the_compiled_engine_trains_to_the_weights_of_the_plain_one(tmp_path):
     assert distance(fast_seen, plain_seen) < 1e-5
 
 
-@pytest.mark.filterwarnings("default")  # compilers warn about their own affairs
-def test_a_compiled_stack_can_be_saved_whole():
+@pytest.mark.filterwarnings("default")  # compilers emit warnings of their own
+def test_compiled_stack_can_be_pickled():
     stack, embeddings = LoopStack(tiny().model), torch.randn(2, 4, tiny().model.dim)
     set_engine(stack, "compiled")
-    true = stack(embeddings)  # after a call there is machine code
+    true = stack(embeddings)  # the first call compiles
     file = io.BytesIO()
     torch.save(stack, file)
     file.seek(0)
@@ -160,8 +162,8 @@ def test_a_compiled_stack_can_be_saved_whole():
 
 
 @interpreted
-@pytest.mark.filterwarnings("default")  # compilers warn about their own affairs
-def test_an_engine_takes_the_place_of_the_last_one():
+@pytest.mark.filterwarnings("default")  # compilers emit warnings of their own
+def test_set_engine_replaces_the_last_engine():
     stack = LoopStack(tiny().model)
     assert (set_engine(stack, "fused"), stack.all_loops is None) == ("fused", False)
     assert (set_engine(stack), stack.all_loops is None) == ("eager", True)
@@ -174,8 +176,8 @@ def test_an_engine_takes_the_place_of_the_last_one():
 
 @interpreted
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
-def test_fused_kernels_are_for_weights_in_float32(dtype, capsys):
-    """Whatever the config says: they would compute with fewer digits than these have, or not at all."""
+def test_fused_engine_with_other_dtypes_falls_back(dtype, capsys):
+    """Refuse other dtypes for any config, because the kernels would lose digits or fail."""
     stack = LoopStack(tiny().model).to(dtype)
     assert set_engine(stack, "fused") == "eager"
     assert f"they do not cover weights in {str(dtype)[6:]}" in capsys.readouterr().err
@@ -200,7 +202,7 @@ def gradients(trainer: Trainer) -> dict[str, torch.Tensor]:
     ids=str,
 )
 @pytest.mark.parametrize("remat", [1, 2, 5, 9])
-def test_computing_again_gives_the_same_gradients(train, remat, tmp_path):
+def test_rematerialisation_gives_the_same_gradients(train, remat, tmp_path):
     config = tiny(model={"num_loops": 5}, train=train)
     kept = gradients(opened(config, tmp_path / "kept", engine="eager"))
     again = gradients(opened(config, tmp_path / "again", engine="eager", remat=remat))
@@ -208,8 +210,8 @@ def test_computing_again_gives_the_same_gradients(train, remat, tmp_path):
         assert distance(again[name], wanted) < 1e-6, name
 
 
-def test_computing_again_keeps_fewer_tensors(tmp_path):
-    """One state per piece in place of everything in it."""
+def test_rematerialisation_stores_fewer_tensors(tmp_path):
+    """Check that each piece of loops stores one state instead of everything."""
     kept = {}
     for remat in (0, 1, 5):
         trainer = opened(tiny(model={"num_loops": 10}), tmp_path / str(remat), engine="eager", remat=remat)
@@ -226,7 +228,7 @@ def test_computing_again_keeps_fewer_tensors(tmp_path):
 
 
 class Matrices(torch.nn.Module):
-    """Tall, wide and square ones, two of them of one shape."""
+    """Return tall, wide and square matrices, two of them with the same shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,9 +238,11 @@ class Matrices(torch.nn.Module):
             self.register_parameter(name, torch.nn.Parameter(torch.randn(shape, generator=generator)))
 
 
-def test_muon_is_that_of_pytorch_step_by_step():
-    """The same momentum to the last bit. Directions are products in bfloat16, which a library may sum in another order
-    for a batch of matrices: a unit in the last place, 2^-8."""
+def test_muon_equals_pytorch_step_by_step():
+    """Compare the momentum bit by bit, and directions up to 2^-8, a unit in the last place of bfloat16.
+
+    A library may sum the bfloat16 matmuls of a batch of matrices in another order.
+    """
     config = OptimizerConfig(kind="muon", muon_learning_rate=0.05, muon_momentum=0.9, muon_weight_decay=0.1)
     ours, theirs = Matrices(), Matrices()
     muon = Muon(dict(ours.named_parameters()), config)
@@ -263,7 +267,7 @@ def test_muon_is_that_of_pytorch_step_by_step():
 
 @pytest.mark.parametrize("shape", [(3, 16, 16), (1, 48, 16), (2, 16, 64)])
 def test_orthogonalised_matrices_are_nearly_orthogonal(shape):
-    """Singular values within the quintic's range, and the singular vectors of the matrix."""
+    """Check that singular values are in the quintic's range, and that singular vectors are those of the matrix."""
     matrices = torch.randn(shape, generator=torch.Generator().manual_seed(4))
     found = orthogonalise(matrices).float()
     for matrix, got in zip(matrices, found, strict=True):
@@ -282,7 +286,7 @@ def test_orthogonalised_matrices_are_nearly_orthogonal(shape):
         (MemoryError(), "memory"),
     ],
 )
-def test_too_little_memory_is_said_in_one_line(error, whose, tmp_path):
+def test_out_of_memory_raises_in_one_line(error, whose, tmp_path):
     trainer = opened(tiny(train={"accumulation": 2, "remat": 3}), tmp_path / "run", engine="eager")
 
     def out_of_memory(batch, num_loops):
@@ -294,13 +298,13 @@ def test_too_little_memory_is_said_in_one_line(error, whose, tmp_path):
     text = str(caught.value)
     assert "\n" not in text
     assert text.startswith(f"out of {whose} for ")
-    for part in ("a batch of 8 with 3 loops", "train.accumulation (now 2)", "train.runtime.remat (now 3"):
+    for part in ("a batch of 8 with 3 loops", "train.accumulation (now 2)", "train.remat (now 3"):
         assert part in text
     assert caught.value.__cause__ is None
     assert not (tmp_path / "run").exists()
 
 
-def test_an_error_of_another_kind_is_not_taken_for_too_little_memory(tmp_path):
+def test_other_errors_are_not_reported_as_out_of_memory(tmp_path):
     trainer = opened(tiny(), tmp_path / "run", engine="eager")
 
     def wrong(batch, num_loops):

@@ -1,4 +1,4 @@
-"""On a card: captured engines give the numbers of the plain one, and bfloat16 those of float64, at real widths."""
+"""On a GPU: captured engines equal the plain one, and bfloat16 is close to float64, at real widths."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ from tests.training.conftest import tiny
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-    pytest.mark.filterwarnings("default"),  # compilers warn about their own affairs
+    pytest.mark.filterwarnings("default"),  # compilers emit warnings of their own
 ]
 
 ENGINES = ("compiled", "fused")
@@ -38,7 +38,7 @@ GROWING = {
     "num_steps": 28, "loop_schedule": "growing", "loop_choices": (2, 3), "size_schedule": "growing",
     "size_choices": (0.5, 1.0, 0.75), "curriculum_steps": 24,
 }  # fmt: skip
-# What was captured is replayed after other graphs of the same memory.
+# Captured steps are replayed after other graphs that share their memory.
 RANDOM = {
     "num_steps": 24, "loop_schedule": "random", "loop_choices": (2, 3), "size_schedule": "random",
     "size_choices": (0.5, 1.0),
@@ -56,10 +56,10 @@ MODELS = {
 
 
 def train_steps(config: RunConfig, folder) -> tuple[torch.Tensor, torch.Tensor, Trainer]:
-    """All weights after the steps of a run, what was seen on the way, and who took them."""
+    """Return all weights after the steps of a run, the outcomes of the steps, and the stepper."""
     trainer = Trainer(config, folder, quiet=True)
     generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():  # open gates: a block that does nothing would compare nothing
+    with torch.no_grad():  # open the gates, because a closed block would compare nothing
         for parameter in trainer.model.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator).to(CUDA))
     seen = [
@@ -77,7 +77,7 @@ def on_card(model, engine, **train) -> RunConfig:
 
 
 def assert_captured(trainer: Trainer) -> None:
-    """Every kind of step that came often enough was replayed from a graph."""
+    """Check that every kind of step that occurred often enough was replayed from a graph."""
     steps, config = trainer.stepper._step, trainer.config
     assert isinstance(steps, Replayed)
     assert steps.usable
@@ -89,12 +89,12 @@ def assert_captured(trainer: Trainer) -> None:
 
 
 def assert_alike(weights, seen, true_weights, true_seen) -> None:
-    """Weights, losses and norms; the share that is right jumps where two scores are as good as equal."""
+    """Compare weights, losses and norms. The accuracy may differ where two scores are nearly equal."""
     assert error(weights, true_weights) < 1e-3
     torch.testing.assert_close(seen[:, [0, 2]], true_seen[:, [0, 2]], rtol=1e-3, atol=1e-3)
 
 
-# A compiler takes its time: only what it sees differently.
+# Compilation is slow, so only cases that compile differently.
 STEPS = [("fused", name) for name in MODELS] + [("compiled", name) for name in ("looped", "heads elsewhere")]
 
 
@@ -122,7 +122,7 @@ def test_captured_steps_equal_plain_ones(engine, name, tmp_path):
     ],
     ids=["compiled, random", "random", "compiled, limited", "limited", "mean", "accumulation", "truncated"],
 )
-def test_captured_steps_of_every_objective(engine, train, tmp_path):
+def test_captured_steps_of_every_loss_equal_plain_ones(engine, train, tmp_path):
     plain, plain_seen, one = train_steps(on_card({}, "eager", **{**train, "remat": 0}), tmp_path / "eager")
     fast, fast_seen, other = train_steps(on_card({}, engine, **train), tmp_path / engine)
     assert_captured(other)
@@ -132,8 +132,8 @@ def test_captured_steps_of_every_objective(engine, train, tmp_path):
             torch.testing.assert_close(other.stepper.average.values[name], value, rtol=1e-2, atol=1e-3)
 
 
-def test_captured_steps_with_muon(tmp_path):
-    """Muon rounds its direction to bfloat16 and enlarges small singular values: last bits are seen."""
+def test_captured_steps_with_muon_equal_plain_ones(tmp_path):
+    """Allow for rounding: Muon rounds its direction to bfloat16 and enlarges small singular values."""
     train = {**GROWING, "optimizer": "muon", "muon_learning_rate": 3e-3}
     plain, _, _ = train_steps(on_card({}, "eager", **train), tmp_path / "eager")
     fast, _, trainer = train_steps(on_card({}, "fused", **train), tmp_path / "fused")
@@ -141,8 +141,8 @@ def test_captured_steps_with_muon(tmp_path):
     assert error(fast, plain) < 1e-2
 
 
-def test_the_rate_of_a_replayed_step_is_the_schedules(tmp_path):
-    """At a rate of 0 nothing moves, whatever the rate was when the step was captured."""
+def test_replayed_step_uses_the_scheduled_learning_rate(tmp_path):
+    """At a learning rate of 0 the weights do not change, whatever the rate was at capture."""
     config = on_card({}, "fused", num_steps=5, weight_decay=0.0)
     trainer = Trainer(config, tmp_path / "run", quiet=True)
     batch = to_device(batch_at(0, config), CUDA)
@@ -157,9 +157,11 @@ def test_the_rate_of_a_replayed_step_is_the_schedules(tmp_path):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_resumed_run_has_the_same_curve(engine, tmp_path):
-    """Taken up in the middle; the resumed one captures anew, so the same steps are plain in one and replayed in the
-    other. Sums on a card have no fixed order, hence not to the last bit."""
+def test_resumed_run_has_the_same_curve(engine, tmp_path):
+    """Resume in the middle. The resumed run captures again, so some of its steps are plain and not replayed.
+
+    Sums on a GPU have no fixed order, so the curves are not compared bit by bit.
+    """
     config = on_card({"positions": "rotary"}, engine, num_steps=12, checkpoint_every=6, ema_decay=0.9)
     whole, again = tmp_path / "whole", tmp_path / "again"
     assert Trainer(config, whole, quiet=True).fit().finished
@@ -183,7 +185,7 @@ def test_a_resumed_run_has_the_same_curve(engine, tmp_path):
     torch.testing.assert_close(torch.tensor(curves[1]), torch.tensor(curves[0]), rtol=1e-3, atol=0)
 
 
-def test_bfloat16_learns_on_the_card(tmp_path):
+def test_bfloat16_learns_on_the_gpu(tmp_path):
     model = {"precision": "bfloat16", "positions": "rotary", "dim": 64}
     config = on_card(model, "auto", num_steps=60)
     trainer = Trainer(config, tmp_path / "run", quiet=True)
@@ -197,7 +199,7 @@ def test_bfloat16_learns_on_the_card(tmp_path):
     assert sum(losses[-10:]) < 0.9 * sum(losses[:10])
 
 
-def test_what_is_not_covered_is_compiled(capsys):
+def test_unsupported_model_is_compiled(capsys):
     model = build_model(ModelConfig(dim=16, num_heads=2, precision="float64"), Spec("tokens", 7, 5, 6)).to(CUDA)
     assert set_engine(model.stack, "fused") == "compiled"
     assert "looped: not the fused kernels but the compiled engine" in capsys.readouterr().err
@@ -221,7 +223,7 @@ REAL = {
 
 
 @pytest.mark.parametrize("case", REAL.values(), ids=REAL)
-def test_bfloat16_at_real_widths(case):
+def test_bfloat16_at_real_widths_is_close_to_float64(case):
     inputs = Inputs(case)
     exact = by_definition(inputs, torch.float64)
     got = fused(inputs, torch.bfloat16)
@@ -231,15 +233,15 @@ def test_bfloat16_at_real_widths(case):
 
 
 @pytest.mark.parametrize("name", ["reasoning, 84 tokens", "language model"])
-def test_float32_at_real_widths(name):
+def test_float32_at_real_widths_is_close_to_float64(name):
     inputs = Inputs(REAL[name])
     exact, got = by_definition(inputs, torch.float64), fused(inputs, torch.float32)
     for each, wanted in exact.items():
         assert error(got[each], wanted) <= 1e-5, each
 
 
-def test_computing_again_gives_the_same_with_less_memory():
-    """At the width of the language model: a state per loop in place of everything."""
+def test_rematerialisation_gives_the_same_with_less_memory():
+    """Store one state per loop instead of everything, at the width of the language model."""
     case = REAL["language model"]
     found, peaks = [], []
     for remat in (0, 1, 3):
@@ -252,7 +254,7 @@ def test_computing_again_gives_the_same_with_less_memory():
         peaks.append(torch.cuda.max_memory_allocated() - before)
     for again in found[1:]:
         for name, wanted in found[0].items():
-            assert error(again[name], wanted) < 1e-3, name  # PyTorch's attention adds up in no fixed order
+            assert error(again[name], wanted) < 1e-3, name  # PyTorch's attention sums in no fixed order
     assert max(peaks[1:]) < peaks[0]
 
 
@@ -269,7 +271,7 @@ def language_batch(spec: Spec, size: int) -> TensorBatch:
 def gradients(
     monkeypatch, spec: Spec, precision: str, engine: str, large_from: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(loss and share right, all gradients) of a causal model whose head is its embedding."""
+    """Return (loss and accuracy, all gradients) of a causal model whose head is its embedding."""
     monkeypatch.setattr(objectives, "LARGE_VOCABULARY", large_from)
     config = ModelConfig(
         block="modulated", dim=128, num_heads=2, num_loops=2, positions="rotary", modulation_init="random",
@@ -282,8 +284,8 @@ def gradients(
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("bfloat16", 2e-2)])
-def test_the_head_of_a_large_vocabulary(monkeypatch, precision, tolerance):
-    """Against all scores at once, in float64. A head in bfloat16 rounds its scores, and a loss is their difference."""
+def test_head_of_a_large_vocabulary_is_close_to_float64(monkeypatch, precision, tolerance):
+    """Compare with all scores at once in float64. A bfloat16 head rounds its scores, and a loss is their difference."""
     spec = Spec("tokens", 10_007, 10_007, 96, causal=True, shared_vocabulary=True)
     exact_seen, exact = gradients(monkeypatch, spec, "float64", "eager", 10**9)
     seen, found = gradients(monkeypatch, spec, precision, "fused", 1)
@@ -292,7 +294,7 @@ def test_the_head_of_a_large_vocabulary(monkeypatch, precision, tolerance):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_captured_steps_of_a_language_model(engine):
+def test_captured_steps_of_a_language_model_equal_plain_ones(engine):
     spec = Spec("tokens", 5003, 5003, 160, causal=True, shared_vocabulary=True)
     config = ModelConfig(
         block="modulated", dim=64, num_heads=2, num_loops=2, positions="rotary", modulation_init="random"
@@ -310,7 +312,7 @@ def test_captured_steps_of_a_language_model(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_captured_step_is_skipped_where_its_gradient_is_a_spike(engine):
+def test_captured_step_with_a_gradient_spike_is_skipped(engine):
     spec = Spec("tokens", 503, 503, 40, causal=True, shared_vocabulary=True)
     config = ModelConfig(block="modulated", dim=64, num_heads=2, num_loops=2, positions="rotary")
     train = TrainConfig().override(
@@ -321,7 +323,7 @@ def test_a_captured_step_is_skipped_where_its_gradient_is_a_spike(engine):
     skipped, moved = [], []
     assert stepper.guard is not None
     for step in range(6):
-        stepper.guard.usual.mul_({4: 1e-3, 5: 1e3}.get(step, 1.0))  # at step 4 what is usual is a spike
+        stepper.guard.usual.mul_({4: 1e-3, 5: 1e3}.get(step, 1.0))  # step 4 looks like a spike
         before = torch.cat([each.detach().flatten().clone() for each in model.parameters()])
         skipped.append(bool(stepper(step, language_batch(spec, 8), 2, 1.0)[3]))
         moved.append(not torch.equal(before, torch.cat([each.detach().flatten() for each in model.parameters()])))

@@ -1,4 +1,4 @@
-"""Parameters and operations, counted a second way."""
+"""Numbers of parameters and FLOPs, counted a second way."""
 
 import pytest
 import torch
@@ -19,14 +19,14 @@ LANGUAGE = Spec(
     ("block", "num_layers", "num_heads", "dim", "millions"),
     [("standard", 6, 8, 512, 45.2), ("looped", 1, 12, 768, 46.5), ("modulated", 1, 12, 768, 50.0)],
 )
-def test_the_papers_language_models(block, num_layers, num_heads, dim, millions):
-    """The appendix's sizes, positions included: the looped model was chosen to match the standard one."""
+def test_language_models_have_the_papers_parameters(block, num_layers, num_heads, dim, millions):
+    """Compare with the appendix, positions included. The looped model has about as many parameters as the standard."""
     config = ModelConfig(block=block, num_layers=num_layers, num_heads=num_heads, dim=dim)
     assert round(build_model(config, LANGUAGE).num_parameters() / 1e6, 1) == millions
 
 
 def _expected_parameters(config, spec):
-    """From the shapes that the paper prints: W_Q, W_K, W_V, W_O, W_1, W_2, b_1, b_2, W_3 to W_5, b_3 to b_5."""
+    """Count from the printed shapes of W_Q, W_K, W_V, W_O, W_1, W_2, b_1, b_2, W_3 to W_5 and b_3 to b_5."""
     d, q, conditioning = config.dim, config.ff_dim, config.resolved_conditioning
     layer = sum(rows * columns for rows, columns in [(d, d)] * 4 + [(q, d), (d, q), (q, 1), (d, 1)])
     set_by_time = SET_BY[conditioning]
@@ -72,7 +72,7 @@ VARIANTS = (
 
 @pytest.mark.parametrize("knobs", BLOCKS, ids=label)
 @pytest.mark.parametrize("variant", VARIANTS, ids=label)
-def test_parameters_follow_the_printed_shapes(knobs, variant):
+def test_num_parameters_follows_the_printed_shapes(knobs, variant):
     config = small(**(knobs | variant))
     for kind, spec in SPECS.items():
         if config.positions != "coordinates" or kind == "tokens":
@@ -85,8 +85,8 @@ def test_default_feed_forward_width_is_four_times_the_state():
 
 
 def _measured(model, num_loops):
-    """What PyTorch's own counter sees in one forward pass over one sequence, less what depends on t alone."""
-    # The counter knows attention only as the two products that it is made of.
+    """Return PyTorch's own count for one forward pass over one sequence, without the modulation table."""
+    # The counter counts attention only as two separate matmuls.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         model(examples(model.spec, batch=1), num_loops)
     if model.stack.conditioner is None:
@@ -99,7 +99,7 @@ def _measured(model, num_loops):
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
 @pytest.mark.parametrize("kind", ["tokens", "vectors"])
 @pytest.mark.parametrize("injection", ["none", "add", "concat"])
-def test_flops_are_those_of_the_products(conditioning, kind, injection):
+def test_flops_equal_those_of_pytorch(conditioning, kind, injection):
     knobs = {
         "block": "modulated",
         "conditioning": conditioning,
@@ -112,14 +112,14 @@ def test_flops_are_those_of_the_products(conditioning, kind, injection):
         assert model.flops(num_loops) == _measured(model, num_loops)
 
 
-def test_flops_of_a_causal_model_leave_out_half_of_the_scores():
+def test_flops_of_a_causal_model_count_half_of_the_scores():
     full, causal = (build_model(small(attention=each), SPECS["tokens"]) for each in ("full", "causal"))
     products_with_all_keys = 2 * 2 * 6 * 6 * 8  # two products of 6 x 6 scores with 8 channels
     assert full.flops() - causal.flops() == products_with_all_keys // 2
 
 
 def test_flops_of_the_paper_edit_distance_model():
-    """Width 256 and 100 loops on 127 tokens, written out: 12 d^2 weights and n scores per token and loop."""
+    """Compute width 256, 100 loops and 127 tokens by hand: 12 d^2 weights and n scores per token and loop."""
     spec = Spec("tokens", input_size=30, output_size=180, seq_len=127)
     model = build_model(ModelConfig(block="looped", dim=256, num_loops=100), spec)
     per_token = 2 * 12 * 256**2 + 2 * 2 * 127 * 256

@@ -1,4 +1,4 @@
-"""How a modulated model starts: as the identity, with a gradient for its gates and its ends alone."""
+"""Initial weights: a modulated model is the identity, and only gates, embedding and read-out have a gradient."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def _policies(conditioning):
 
 
 def _parts(conditioning, table):
-    """A conditioner's long vectors, cut into the named ones."""
+    """Return a conditioner's vectors by the names of their parts."""
     names = SET_BY[conditioning]
     return dict(zip(names, table.chunk(len(names), dim=-1), strict=True))
 
@@ -37,9 +37,11 @@ def _assert_at_start(conditioning, table):
 
 
 @pytest.mark.parametrize(("dim", "expected"), [(768, 0.02), (192, 0.04), (48, 0.08)])
-def test_matrices_start_as_gpt_2_s_do_at_its_width(dim, expected):
-    """GPT-2 (width 768) draws with the standard deviation 0.02, those that end a residual branch with 0.02 / sqrt(2 n)
-    for n layers; elsewhere the output of a matrix keeps its size, so a quarter of the width is twice the deviation."""
+def test_matrices_have_gpt2_deviations_at_its_width(dim, expected):
+    """GPT-2 (width 768) has the standard deviation 0.02, and 0.02 / sqrt(2 n) at the ends of n residual branches.
+
+    At other widths the output of a matrix keeps its size, so a quarter of the width has twice the deviation.
+    """
     config = ModelConfig(block="standard", dim=dim, num_heads=12, num_layers=2, ff_dim=4 * dim)
     model = build_model(config, Spec("tokens", input_size=5000, output_size=5000, seq_len=8))
     last = expected / 2  # of four branches, two in each layer
@@ -57,7 +59,7 @@ CONDITIONED = [each for each in CONDITIONINGS if SET_BY[each]]
 
 @pytest.mark.parametrize("num_layers", [1, 3])
 @pytest.mark.parametrize("conditioning", CONDITIONED)
-def test_scales_start_at_one_and_gates_at_zero_for_every_time(conditioning, num_layers):
+def test_scales_start_at_one_and_gates_at_zero(conditioning, num_layers):
     model = build_model(_modulated(conditioning=conditioning, num_layers=num_layers), TOKENS)
     times = torch.arange(TRAINED if conditioning in FREE_TABLES else 1000, dtype=torch.float64)
     table = model.stack.conditioner(times)
@@ -66,7 +68,7 @@ def test_scales_start_at_one_and_gates_at_zero_for_every_time(conditioning, num_
 
 
 @pytest.mark.parametrize("conditioning", ["timestep", "scale", "gate", "shift"])
-def test_a_random_start_scatters_the_modulation_around_the_exact_one_and_changes_nothing_else(conditioning):
+def test_random_modulation_init_changes_only_the_modulation(conditioning):
     exact, drawn = (
         build_model(_modulated(conditioning=conditioning, modulation_init=start), TOKENS)
         for start in ("exact", "random")
@@ -80,14 +82,14 @@ def test_a_random_start_scatters_the_modulation_around_the_exact_one_and_changes
 
 
 @pytest.mark.parametrize("conditioning", ["none", "static", "table", "eta", "additive"])
-def test_a_random_start_is_refused_where_nothing_is_made_from_the_time(conditioning):
+def test_random_modulation_init_without_timestep_raises(conditioning):
     with pytest.raises(ValueError, match="modulation_init: expected"):
         _modulated(conditioning=conditioning, modulation_init="random")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("conditioning", CONDITIONED)
-def test_conversion_leaves_the_start_alone(conditioning, dtype):
+def test_dtype_conversion_keeps_the_initial_modulation(conditioning, dtype):
     model = build_model(_modulated(conditioning=conditioning, precision="float32"), TOKENS).to(dtype)
     table = model.stack.conditioner(torch.arange(TRAINED, dtype=dtype))
     assert table.dtype == dtype
@@ -99,7 +101,7 @@ def test_conversion_leaves_the_start_alone(conditioning, dtype):
     "conditioning",
     GATED,
 )
-def test_a_converted_model_is_still_the_identity(conditioning, dtype):
+def test_converted_model_is_the_identity(conditioning, dtype):
     model = build_model(_modulated(conditioning=conditioning, precision="float32"), TOKENS).to(dtype)
     inputs = examples(TOKENS)
     assert all(torch.equal(state, model.embed(inputs)) for state in model.iterate(inputs))
@@ -108,7 +110,7 @@ def test_a_converted_model_is_still_the_identity(conditioning, dtype):
 @pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("spec", [TOKENS, VECTORS], ids=["tokens", "vectors"])
 @pytest.mark.parametrize("conditioning", GATED)
-def test_fresh_model_is_the_identity_between_its_ends(conditioning, spec, precision):
+def test_new_model_is_the_identity_between_embedding_and_read_out(conditioning, spec, precision):
     for extrapolation in _policies(conditioning):
         model = build_model(
             _modulated(conditioning=conditioning, extrapolation=extrapolation, precision=precision), spec
@@ -124,7 +126,7 @@ def test_fresh_model_is_the_identity_between_its_ends(conditioning, spec, precis
 
 @pytest.mark.parametrize("injection", ["add", "concat"])  # concat starts as the sum
 @pytest.mark.parametrize("conditioning", GATED)
-def test_fresh_model_with_injection_counts_its_loops(conditioning, injection):
+def test_new_model_with_injection_adds_one_embedding_per_loop(conditioning, injection):
     for extrapolation in _policies(conditioning):
         model = build_model(
             _modulated(conditioning=conditioning, extrapolation=extrapolation, injection=injection), TOKENS
@@ -136,7 +138,7 @@ def test_fresh_model_with_injection_counts_its_loops(conditioning, injection):
                 torch.testing.assert_close(state, (t + 1) * start, rtol=1e-13, atol=0)
 
 
-def test_a_model_without_gates_does_not_start_at_the_identity():
+def test_new_model_without_gates_is_not_the_identity():
     for conditioning in set(CONDITIONINGS) - set(GATED):
         model = build_model(_modulated(conditioning=conditioning), TOKENS)
         inputs = examples(TOKENS)
@@ -144,7 +146,7 @@ def test_a_model_without_gates_does_not_start_at_the_identity():
 
 
 def _gradients(model):
-    """Each parameter's gradient, cut into the vectors or matrices that have a name in the paper."""
+    """Return the gradients of the vectors and matrices that have a name in the paper."""
     model.zero_grad(set_to_none=True)
     inputs = examples(TOKENS, batch=4)
     targets = (inputs + torch.arange(inputs.shape[1])) % TOKENS.output_size
@@ -170,7 +172,7 @@ def _gradients(model):
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("injection", ["none", "add"])
 @pytest.mark.parametrize("conditioning", GATED)
-def test_gates_and_ends_learn_first_and_everything_after_one_step(conditioning, injection, optimizer):
+def test_gates_and_ends_have_the_first_gradients_and_all_after_one_step(conditioning, injection, optimizer):
     model = build_model(_modulated(conditioning=conditioning, injection=injection), TOKENS)
     for name, gradient in _gradients(model).items():
         learns = name.startswith(ENDS) or ".gamma_" in name
@@ -182,14 +184,14 @@ def test_gates_and_ends_learn_first_and_everything_after_one_step(conditioning, 
 
 
 @pytest.mark.parametrize("knobs", [{"block": "looped"}, {"block": "standard", "num_loops": 1}])
-def test_without_gates_everything_learns_from_the_start(knobs):
+def test_without_gates_every_parameter_has_a_gradient(knobs):
     model = build_model(_modulated(**knobs), TOKENS)
     assert all(gradient.count_nonzero() for gradient in _gradients(model).values())
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
-def test_weight_decay_leaves_vectors_at_rest(conditioning):
-    """Without a gradient only matrices shrink: a scale that decayed would leave 1."""
+def test_weight_decay_does_not_change_vectors(conditioning):
+    """Check that without a gradient only matrices shrink, because a decayed scale would differ from 1."""
     model = build_model(_modulated(conditioning=conditioning), TOKENS)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
@@ -200,7 +202,7 @@ def test_weight_decay_leaves_vectors_at_rest(conditioning):
         torch.testing.assert_close(parameter.detach(), (0.95 if is_matrix else 1.0) * before[name], msg=name)
 
 
-def test_a_seed_gives_one_model_and_leaves_the_global_generator_alone():
+def test_build_model_depends_only_on_its_seed():
     config = _modulated(injection="concat")
     torch.manual_seed(1)
     before = torch.random.get_rng_state()

@@ -1,4 +1,4 @@
-"""A stack as a part of other work: a module among others, whatever is done to them."""
+"""`LoopStack` inside other modules: conversion, autocast, replication, compilation."""
 
 from itertools import chain
 
@@ -15,12 +15,12 @@ each_injection = pytest.mark.parametrize("injection", ["none", "add", "concat"])
 
 
 def opened(**knobs) -> LoopStack:
-    """A causal stack of float32 whose gates are open: at its start a gated block does nothing."""
+    """Return a causal float32 stack with open gates, because a new gated block is the identity."""
     return scattered(small(**{"precision": "float32", **knobs}), CAUSAL).stack
 
 
-def test_a_stack_in_other_work_is_a_module_like_any():
-    """Called, it gives the last state; its weights follow PyTorch's seed; what does not fit is named."""
+def test_stack_follows_the_seed_and_refuses_wrong_arguments():
+    """Check the last state, the weights under PyTorch's seed, and the errors for wrong arguments."""
     config = small(block="looped", num_loops=3)
     embeddings = torch.randn(2, 4, config.dim)
     stacks = []
@@ -33,17 +33,18 @@ def test_a_stack_in_other_work_is_a_module_like_any():
     assert not torch.equal(stacks[1](embeddings), last)
     assert torch.equal(stacks[0](embeddings, 1), next(stacks[0].iterate(embeddings)))
     for call in (stacks[0], stacks[0].iterate):
-        with pytest.raises(InputError, match=rf"expected embeddings \(batch, seq, {config.dim}\), got \(2, 4, 3\)"):
+        with pytest.raises(InputError, match=rf"^embeddings: .*\(batch, seq, {config.dim}\), got \(2, 4, 3\)"):
             call(embeddings[..., :3])
     standard = LoopStack(small(block="standard", num_loops=1))
     for call in (standard, standard.iterate):
-        with pytest.raises(InputError, match="a standard model applies its layers once: expected num_loops 1, got 5"):
+        with pytest.raises(InputError) as caught:
             call(embeddings, 5)
+        assert caught.value.field == "num_loops"
 
 
 @each_block
 @each_injection
-def test_embeddings_of_lower_precision_do_not_lower_the_states(knobs, injection):
+def test_states_keep_their_precision_for_lower_precision_embeddings(knobs, injection):
     stack, coarse = opened(**knobs, injection=injection), torch.randn(2, 4, 8).bfloat16()
     for got, wanted in zip(stack.iterate(coarse), stack.iterate(coarse.float()), strict=True):
         assert torch.equal(got, wanted)
@@ -51,8 +52,8 @@ def test_embeddings_of_lower_precision_do_not_lower_the_states(knobs, injection)
 
 @each_block
 @each_injection
-def test_autocast_is_for_products_alone(knobs, injection):
-    """States stay in float32, and are those that `precision="bfloat16"` gives, whose products are the same ones."""
+def test_autocast_changes_only_matmuls(knobs, injection):
+    """Compare with `precision="bfloat16"`, which has the same matmuls. States stay in float32."""
     stack, other = opened(**knobs, injection=injection), opened(**knobs, injection=injection, precision="bfloat16")
     torch.manual_seed(0)
     front = torch.nn.Linear(8, 8)
@@ -65,14 +66,14 @@ def test_autocast_is_for_products_alone(knobs, injection):
         knobs.get("conditioning", "none") in ("none", "static", "table", "eta", "additive") and injection != "concat"
     )
     for got, wanted in zip(states, other.iterate(embeddings), strict=True):
-        # The table of what is made from t, and an injected map, are products too; 0.01 was seen.
+        # The modulation table and the injection are matmuls, too. The measured difference is 0.01.
         assert torch.equal(got, wanted) if exact else (got - wanted).norm() < 0.02 * wanted.norm()
 
 
 @interpreted
 @pytest.mark.parametrize("injection", ["none", "add"])
-def test_fused_kernels_keep_to_the_precision_of_the_config(injection):
-    """Under autocast, too, which could reach only parts of them."""
+def test_fused_kernels_use_the_precision_of_the_config_under_autocast(injection):
+    """Check this under autocast, too, which could change only parts of the kernels."""
     knobs = {"block": "modulated", "num_loops": 3, "injection": injection}
     stack, embeddings = opened(**knobs), torch.randn(2, 4, 8)
     set_engine(stack, "fused")
@@ -89,8 +90,8 @@ def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
     ("conditioning", "extrapolation"),
     [("timestep", "extend"), ("timestep", "rescale"), ("table", "rescale"), ("additive", "extend")],
 )
-def test_weights_of_lower_precision_count_loops_as_well(conditioning, extrapolation):
-    """What is made from t, up to 299: bfloat16 knows no 257."""
+def test_lower_precision_weights_have_exact_loop_indices(conditioning, extrapolation):
+    """Check the modulation for t up to 299, because bfloat16 cannot represent 257."""
     knobs = {"block": "modulated", "conditioning": conditioning, "extrapolation": extrapolation, "num_loops": 3}
     coarse, true = opened(**knobs).bfloat16(), opened(**knobs, precision="float64")
     true.load_state_dict(coarse.state_dict())
@@ -102,12 +103,12 @@ def test_weights_of_lower_precision_count_loops_as_well(conditioning, extrapolat
     assert found
     for one, other in found:
         assert one.dtype == torch.bfloat16
-        assert relative(one, other) < 0.03  # 0.01 was seen
+        assert relative(one, other) < 0.03  # measured: 0.01
     assert coarse(torch.randn(2, 4, 8), 300).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
-def test_weights_of_lower_precision_count_tokens_as_well(positions):
+def test_lower_precision_weights_have_exact_positions(positions):
     config = small(positions=positions)
     coarse, true = build_model(config, TOKENS).bfloat16(), build_model(config, TOKENS)
     true.load_state_dict(coarse.state_dict())
@@ -121,7 +122,7 @@ def test_weights_of_lower_precision_count_tokens_as_well(positions):
 
 
 def replica(module: torch.nn.Module) -> torch.nn.Module:
-    """What `DataParallel` makes for each device: weights are attributes, computed from the parameters of the first."""
+    """Return a replica as `DataParallel` makes it: weights are attributes, computed from the first's parameters."""
     result = module._replicate_for_data_parallel()
     for name, parameter in module._parameters.items():
         setattr(result, name, None if parameter is None else parameter.clone())
@@ -131,7 +132,7 @@ def replica(module: torch.nn.Module) -> torch.nn.Module:
 
 
 @each_block
-def test_replicas_compute_the_same(knobs):
+def test_replicas_give_the_same_states(knobs):
     stack, embeddings = opened(**knobs), torch.randn(2, 4, 8)
     copy = replica(stack)
     assert not list(copy.parameters())
@@ -141,8 +142,8 @@ def test_replicas_compute_the_same(knobs):
 
 
 @interpreted
-def test_replicas_leave_the_fused_kernels_to_the_first():
-    """Which know its weights by where they are."""
+def test_replicas_have_no_fused_engine():
+    """The fused kernels are bound to the addresses of the first stack's weights."""
     stack, embeddings = opened(block="looped", num_loops=3), torch.randn(2, 4, 8)
     set_engine(stack, "fused")
     copy, fused = replica(stack), stack(embeddings)
@@ -153,8 +154,8 @@ def test_replicas_leave_the_fused_kernels_to_the_first():
 
 
 @each_block
-def test_weights_are_made_where_new_tensors_are(knobs):
-    """Here on no device at all, which has room for any model; the weights come from elsewhere."""
+def test_weights_are_created_on_the_default_device(knobs):
+    """Use the meta device, which has room for any model. The weights are loaded later."""
     stack, embeddings = opened(**knobs, injection="concat"), torch.randn(2, 4, 8)
     with torch.device("meta"):
         empty = LoopStack(stack.config, causal=True)
@@ -165,11 +166,11 @@ def test_weights_are_made_where_new_tensors_are(knobs):
     assert torch.equal(filled(embeddings), stack(embeddings))
 
 
-@pytest.mark.parametrize("keep", [None, torch.tensor([[True] * 4, [False] * 3 + [True]])], ids=["all", "some"])
+@pytest.mark.parametrize("mask", [None, torch.tensor([[True] * 4, [False] * 3 + [True]])], ids=["all", "some"])
 @pytest.mark.parametrize("knobs", [{"block": "standard"}, {"block": "modulated", "num_loops": 3}], ids=label)
-def test_a_stack_is_one_graph(knobs, keep):
-    """Nothing in it stands against `torch.compile(model, fullgraph=True)`."""
+def test_stack_compiles_as_one_graph(knobs, mask):
+    """Check that `torch.compile(model, fullgraph=True)` works."""
     stack, embeddings = opened(**knobs), torch.randn(2, 4, 8)
     traced = torch.compile(stack, fullgraph=True, backend="eager")
-    assert torch.equal(traced(embeddings, keep=keep), stack(embeddings, keep=keep))
+    assert torch.equal(traced(embeddings, attention_mask=mask), stack(embeddings, attention_mask=mask))
     torch.compiler.reset()

@@ -1,4 +1,4 @@
-"""Forward pass and every gradient against an independent implementation (`twin`), in float64."""
+"""Compare the forward pass and every gradient with an independent implementation (`twin`) in float64."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from .cases import CONDITIONINGS, FREE_TABLES, SPECS, examples, label, scattered
 
 
 def _cases():
-    """(config, spec, number of loops): every pair of knobs that can act on one another at least once."""
+    """Yield (config, spec, number of loops) so that every pair of interacting settings occurs."""
     modulated = {"block": "modulated", "num_loops": 3}
     for conditioning in CONDITIONINGS:
         for injection in ("none", "add", "concat"):
@@ -51,7 +51,7 @@ CASES = [
 
 
 def _in_paper_names(named, config):
-    """The model's arrays by name as the twin's: the one place that knows both sets of names."""
+    """Return the model's arrays under the twin's names."""
     layers = []
     for layer in range(config.num_layers):
         own = {name.split(".")[-1]: value for name, value in named.items() if name.startswith(f"stack.layers.{layer}.")}

@@ -1,4 +1,4 @@
-"""The shapes that signatures promise, checked at run time on a second copy of the modules."""
+"""Annotated shapes, checked at run time on a second copy of the modules."""
 
 import sys
 from importlib import import_module
@@ -20,7 +20,7 @@ def _is_checked(name):
 
 @pytest.fixture(scope="module")
 def checked():
-    """`looped.models` with every annotation checked; other tests keep the plain modules, which may be compiled."""
+    """Return `looped.models` with checked annotations. Other tests use the plain modules, which may be compiled."""
     plain = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_checked(name)}
     attributes = {name: vars(looped).pop(name) for name in ("kernels", "models") if name in vars(looped)}
     try:
@@ -33,7 +33,7 @@ def checked():
         vars(looped).update(attributes)
 
 
-def test_the_check_is_on(checked):
+def test_shape_check_is_active(checked):
     model = checked.build_model(small(), TOKENS)
     with pytest.raises(TypeCheckError):
         model.read_out(torch.zeros(2, 8, dtype=torch.float64))
@@ -44,7 +44,7 @@ def test_the_check_is_on(checked):
 
 @pytest.mark.parametrize("knobs", BLOCKS, ids=label)
 @pytest.mark.parametrize("kind", SPECS)
-def test_shapes_are_as_annotated(checked, knobs, kind):
+def test_shapes_equal_the_annotations(checked, knobs, kind):
     inputs = examples(SPECS[kind])
     for injection in ("none", "add", "concat"):
         model = checked.build_model(small(**knobs, injection=injection), SPECS[kind])
@@ -53,17 +53,17 @@ def test_shapes_are_as_annotated(checked, knobs, kind):
 
 
 @pytest.mark.parametrize("attention_weights", ["softmax", "hardmax"])
-def test_shapes_are_as_annotated_with_padding(checked, attention_weights):
+def test_shapes_with_padding_equal_the_annotations(checked, attention_weights):
     stack = checked.LoopStack(small(attention_weights=attention_weights, num_loops=2), causal=True)
-    embeddings, keep = torch.randn(2, 4, 8, dtype=torch.float64), torch.tensor([[True] * 4, [False] * 3 + [True]])
-    assert stack(embeddings, keep=keep).shape == (2, 4, 8)
+    embeddings, mask = torch.randn(2, 4, 8, dtype=torch.float64), torch.tensor([[True] * 4, [False] * 3 + [True]])
+    assert stack(embeddings, attention_mask=mask).shape == (2, 4, 8)
     with pytest.raises(TypeCheckError):
-        stack(embeddings, keep=keep.long())
+        stack(embeddings, attention_mask=mask.long())
 
 
 @pytest.mark.parametrize("positions", ["none", "sinusoidal", "rotary", "coordinates"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_shapes_are_as_annotated_for_other_positions_and_precisions(checked, positions, precision):
+def test_shapes_with_other_positions_and_precisions_equal_the_annotations(checked, positions, precision):
     model = checked.build_model(small(positions=positions, precision=precision, num_loops=2), TOKENS)
     for state in model.iterate(examples(TOKENS, seq_len=4), backprop_loops=1):
         assert model.read_out(state).shape == (2, 4, 5)

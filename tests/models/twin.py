@@ -1,8 +1,8 @@
-"""The models a second time: plain NumPy in float64, from the formulas of the paper's Sections 2 and 4.2. No torch.
+"""An independent implementation of the models in NumPy and float64, from the formulas of Sections 2 and 4.2.
 
-Every function is analytic in its parameters, so that it can be run on complex arrays: the imaginary part of f(p + ihv)
-is h times the derivative of f at p along v, and with h = 1e-30 nothing is lost to rounding (the complex-step method).
-Parameters come in a dict under the paper's names; tokens are rows, so a map W of the paper reads x @ W.T.
+Every function is analytic in its parameters, so complex arrays give derivatives (complex-step method). The imaginary
+part of f(p + ihv) is h times the derivative of f at p along v, and h = 1e-30 avoids rounding errors. Parameters are in
+a dict under the paper's names. Tokens are rows, so a map W of the paper reads x @ W.T.
 """
 
 import math
@@ -34,7 +34,7 @@ def softmax(scores):
 
 
 def encoding(t, dim):
-    """PE(t): sine and cosine of t / 10000^(2i/d), side by side."""
+    """Return PE(t): sine and cosine of t / 10000^(2i/d), side by side."""
     result = np.empty(dim)
     for i in range(dim // 2):
         angle = t / 10000 ** (2 * i / dim)
@@ -43,12 +43,12 @@ def encoding(t, dim):
 
 
 def over_rms(x, config):
-    """x / RMS(x), as printed: with nothing added under the root."""
+    """Return x / RMS(x) as printed, with nothing added under the root."""
     return x if config.norm == "none" else x / np.sqrt((x**2).mean(axis=-1, keepdims=True))
 
 
 def rotated(x):
-    """Rotary positions: the pair (i, i + s/2) of position n turns by n / 10000^(2i/s)."""
+    """Apply rotary positions: rotate the pair (i, i + s/2) at position n by n / 10000^(2i/s)."""
     seq_len, size = x.shape[-2:]
     result = np.empty_like(x)
     for n in range(seq_len):
@@ -60,13 +60,13 @@ def rotated(x):
 
 
 def hardmax(scores):
-    """Equal weights on the largest scores: the limit of softmax as the scores grow."""
+    """Return equal weights on the largest scores, the limit of softmax for growing scores."""
     largest = scores.real == scores.real.max(axis=-1, keepdims=True)
     return largest / largest.sum(axis=-1, keepdims=True)
 
 
 def attention(x, valued, p, config, causal):
-    """The sum over heads of W_O W_V X softmax((W_K X)^T W_Q X / sqrt(s)); heads are blocks of s rows or columns.
+    """Return the sum over heads of W_O W_V X softmax((W_K X)^T W_Q X / sqrt(s)). Heads are blocks of s rows or columns.
 
     `valued` is what W_V maps: x itself, or the state before its norm.
     """
@@ -106,7 +106,7 @@ SET_BY = {
 
 
 def loop_time(t, num_loops, config):
-    """The time of loop t of `num_loops`; the policy speaks only when there are more loops than were trained."""
+    """Return the time of loop t of `num_loops`. The policy applies only beyond the trained loops."""
     trained = config.num_loops
     if num_loops <= trained:
         return t
@@ -114,7 +114,7 @@ def loop_time(t, num_loops, config):
 
 
 def conditioned(time, layer, p, config):
-    """What multiplies and shifts in one layer at one time."""
+    """Return scales, gates and shifts of one layer at one time."""
     conditioning = config.resolved_conditioning
     vectors = {"alpha_1": 1, "alpha_2": 1, "gamma_1": 1, "gamma_2": 1, "beta_1": 0, "beta_2": 0} | p["layers"][layer]
     if not SET_BY[conditioning]:
@@ -133,9 +133,9 @@ def conditioned(time, layer, p, config):
 
 
 def block(x, time, layer, p, config, causal):
-    """X' = X + gamma_1 Attn(RMSN_1(X, t)); TF(X, t) = X' + gamma_2 FF(RMSN_2(X', t))."""
+    """Return TF(X, t) = X' + gamma_2 FF(RMSN_2(X', t)), where X' = X + gamma_1 Attn(RMSN_1(X, t))."""
     v = conditioned(time, layer, p, config)
-    partly = config.norm == "query-key"  # neither values nor the feed-forward layer see a norm
+    partly = config.norm == "query-key"  # no norm before the values and the feed-forward layer
     first = v["alpha_1"] * over_rms(x, config) + v["beta_1"]
     x = x + v["gamma_1"] * attention(first, x if partly else first, v, config, causal)
     second = v["alpha_2"] * (x if partly else over_rms(x, config)) + v["beta_2"]
@@ -147,7 +147,7 @@ def embed(inputs, p, config, spec):
     x = p["E"][inputs] if spec.kind == "tokens" else inputs @ p["E"].T + p["b_E"]
     if config.positions == "learned":
         x = x + p["positions"][0][:seq_len]
-    elif config.positions == "sinusoidal":  # of the root mean square of a fresh token, 0.02
+    elif config.positions == "sinusoidal":  # with the root mean square of a new token, 0.02
         x = x + 0.02 * math.sqrt(2) * np.stack([encoding(n, config.dim) for n in range(seq_len)])
     elif config.positions == "coordinates":
         for table, ids in zip(p["positions"], spec.coordinates, strict=True):
@@ -160,7 +160,7 @@ def read_out(x, p, config):
 
 
 def answers(p, config, spec, inputs, num_loops):
-    """The read-out after every loop. With an injection x starts at 0 and the embedding enters before every pass."""
+    """Return the read-out after every loop. With an injection, x starts at 0 and every loop adds the embedding."""
     causal = spec.causal if config.attention == "task" else config.attention == "causal"
     e = embed(inputs, p, config, spec)
     x = e if config.injection == "none" else np.zeros_like(e)

@@ -1,5 +1,4 @@
-"""Every file of these tests has a cache folder of its own: none sees what a user, or another file, has made. And a text
-that is hard to cut into tokens."""
+"""Fixtures of the task tests: a new cache folder for each file, and a text that is hard to cut into tokens."""
 
 import pytest
 

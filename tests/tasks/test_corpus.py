@@ -1,4 +1,4 @@
-"""Texts as tokens: found, read in every format, cut into splits and kept."""
+"""Corpora: finding, reading, splitting and caching texts as tokens."""
 
 import os
 import resource
@@ -36,19 +36,19 @@ def supplied(*parts: str) -> Path:
 
 
 def whole(text: str, **knobs) -> np.ndarray:
-    """All tokens of a file, put together from the three parts it is cut into."""
+    """Return all tokens of a file, joined from its three splits."""
     task = Language(text=text, **knobs)
     return np.concatenate([task.tokens(split) for split in ("train", "validation", "test")])
 
 
 class TestCorpus:
     @pytest.mark.parametrize("block", [16, 100, 1000, 1 << 20])
-    def test_blocks_give_the_tokens_of_the_whole(self, prose, block, monkeypatch):
+    def test_encoding_in_blocks_equals_encoding_at_once(self, prose, block, monkeypatch):
         monkeypatch.setattr(corpus, "BLOCK", block)
         assert whole(str(prose)).tolist() == tokenizer.encode(prose.read_text(encoding="utf-8")).tolist()
 
     @pytest.mark.parametrize("block", [7, 12, 1 << 20])
-    def test_end_of_text_stands_between_articles(self, tmp_path, block, monkeypatch):
+    def test_end_of_text_separates_articles(self, tmp_path, block, monkeypatch):
         monkeypatch.setattr(corpus, "BLOCK", block)
         path = tmp_path / "articles.txt"
         path.write_text("One\n\nfirst.\n\x1e\nTwo\n\nsecond.\n\x1e\nThree\n")
@@ -57,7 +57,7 @@ class TestCorpus:
             expected += [*tokenizer.encode(article).tolist(), 50256]
         assert whole(str(path)).tolist() == expected[:-1]
 
-    def test_end_of_text_after_every_line(self, tmp_path):
+    def test_end_of_text_line_follows_every_line(self, tmp_path):
         path = tmp_path / "lines.txt"
         path.write_text("one\n\ntwo")
         expected = [
@@ -70,7 +70,7 @@ class TestCorpus:
         ]
         assert whole(str(path), end_of_text="line").tolist() == expected
 
-    def test_several_files_are_one_text(self, tmp_path):
+    def test_several_files_are_concatenated(self, tmp_path):
         for name, text in (("train-0", "zero"), ("train-1", "one\n"), ("valid", "held\n"), ("test", "out\n")):
             (tmp_path / f"{name}.txt").write_text(text)
         task = Language(text=str(tmp_path))
@@ -78,7 +78,7 @@ class TestCorpus:
         assert tokenizer.decode(task.tokens("validation").tolist()) == "held\n"
         assert tokenizer.decode(task.tokens("test").tolist()) == "out\n"
 
-    def test_zstd_and_parquet_hold_the_same(self, prose, tmp_path):
+    def test_zstd_and_parquet_equal_plain_text(self, prose, tmp_path):
         zstandard, arrow = pytest.importorskip("zstandard"), pytest.importorskip("pyarrow")
         parquet = pytest.importorskip("pyarrow.parquet")
         text = prose.read_text(encoding="utf-8")
@@ -103,7 +103,7 @@ class TestCorpus:
             corpus.tokens(str(bomb), "train", "article")
 
     @pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the zstd program")
-    def test_zstd_without_the_package(self, tmp_path, prose, monkeypatch):
+    def test_zstd_without_the_package_raises(self, tmp_path, prose, monkeypatch):
         zstandard = pytest.importorskip("zstandard")
         packed = tmp_path / "prose.txt.zst"
         packed.write_bytes(zstandard.ZstdCompressor().compress(prose.read_bytes()))
@@ -114,7 +114,7 @@ class TestCorpus:
         with pytest.raises(InputError, match="cut short"):
             whole(str(broken))
 
-    def test_hugging_face(self, monkeypatch):
+    def test_hugging_face_data_set_is_read(self, monkeypatch):
         class Rows:
             column_names = ("text",)
 
@@ -135,7 +135,7 @@ class TestCorpus:
         with pytest.raises(InputError, match="pip install datasets"):
             Language(text="hf:someone/other:plain").tokens("test")
 
-    def test_an_interrupted_encoding_goes_on_where_it_was(self, prose, monkeypatch, own_cache):
+    def test_interrupted_encoding_resumes(self, prose, monkeypatch, own_cache):
         monkeypatch.setattr(corpus, "BLOCK", 1000)
         task, encode = Language(text=str(prose)), corpus._encode_block
         blocks = list(corpus._blocks((str(prose),), "article"))
@@ -153,20 +153,20 @@ class TestCorpus:
         assert whole(str(prose)).tolist() == tokenizer.encode(prose.read_text(encoding="utf-8")).tolist()
         assert {path.suffix for path in own_cache.glob("tokens/*")} == {".bin", ".lock"}
 
-    def test_text_that_changed_is_encoded_again(self, prose):
+    def test_changed_text_is_encoded_again(self, prose):
         for number, text in enumerate(("something else\n", "something more\n")):  # of the same length
             prose.write_text(text)
             os.utime(prose, (number, number))
             assert tokenizer.decode(whole(str(prose)).tolist()) == text
 
-    def test_threads_that_come_at_once_get_the_same(self, prose, monkeypatch):
+    def test_concurrent_threads_get_the_same_tokens(self, prose, monkeypatch):
         monkeypatch.setattr(corpus, "BLOCK", 1000)
         with ThreadPoolExecutor(4) as pool:
             rows = list(pool.map(lambda _: Language(text=str(prose)).tokens("train").tolist(), range(4)))
         assert rows[0] == rows[1] == rows[2] == rows[3]
         assert tokenizer.encode(prose.read_text(encoding="utf-8")).tolist()[: len(rows[0])] == rows[0]
 
-    def test_a_disk_without_room(self, prose, own_cache):
+    def test_encoding_on_a_full_disk_raises(self, prose, own_cache):
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
         try:
@@ -177,7 +177,7 @@ class TestCorpus:
         assert not list(own_cache.glob("tokens/*.bin"))
         assert whole(str(prose)).tolist() == tokenizer.encode(prose.read_text(encoding="utf-8")).tolist()
 
-    def test_what_cannot_be_read(self, tmp_path, prose):
+    def test_unreadable_text_raises(self, tmp_path, prose):
         files = {
             "empty.txt": (b"", "is empty"),
             "latin.txt": (b"fine\nfine\ncaf\xe9 au lait\n", r"latin\.txt, line 3: expected UTF-8 text, got byte 0xe9"),
@@ -187,7 +187,7 @@ class TestCorpus:
         for name, (content, complaint) in files.items():
             self.refused(tmp_path / name, content, complaint)
 
-    def test_a_damaged_parquet_file_cannot_be_read(self, tmp_path):
+    def test_damaged_parquet_file_raises(self, tmp_path):
         pytest.importorskip("pyarrow")
         self.refused(tmp_path / "no.parquet", b"plain text", "no parquet file")
 
@@ -197,7 +197,7 @@ class TestCorpus:
             whole(str(path))
         assert "\n" not in str(caught.value)
 
-    def test_a_source_that_cannot_be_opened_is_named(self, tmp_path):
+    def test_unreadable_source_raises_with_its_path(self, tmp_path):
         for name in ("train.txt", "valid.txt", "test.txt"):
             (tmp_path / name).mkdir()
         with pytest.raises(InputError, match=r"^cannot read .*/train\.txt: Is a directory$"):
@@ -207,13 +207,13 @@ class TestCorpus:
         with pytest.raises(InputError, match=r"^cannot read .*/test\.txt: No such file"):
             Language(text=str(tmp_path)).tokens("test")
 
-    def test_wrong_column(self, tmp_path):
+    def test_parquet_without_the_text_column_raises(self, tmp_path):
         arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         parquet.write_table(arrow.table({"words": ["a"]}), tmp_path / "wrong.parquet")
         with pytest.raises(InputError, match="expected a column text, got words"):
             whole(str(tmp_path / "wrong.parquet"))
 
-    def test_text_that_is_not_there(self, tmp_path, monkeypatch):
+    def test_missing_text_raises(self, tmp_path, monkeypatch):
         monkeypatch.setenv("LOOPED_DATA", str(tmp_path))
         task = Language()
         assert task.spec.output_size == 50304
@@ -227,7 +227,7 @@ class TestCorpus:
             task.sample(0, "train", [0])
         assert task.sample(0, "validation", [0]).inputs.shape == (1, 1024)
 
-    def test_a_missing_held_out_split_is_half_of_the_other(self, tmp_path):
+    def test_missing_held_out_split_is_half_of_the_other(self, tmp_path):
         (tmp_path / "train.txt").write_text("train")
         (tmp_path / "valid.txt").write_text("\n".join(f"line {number}" for number in range(500)))
         task = Language(text=str(tmp_path))
@@ -248,13 +248,13 @@ class TestCorpus:
             ("eng.train.txt", "eng.vala.txt", "eng.testb.txt"),
         ],
     )
-    def test_the_words_of_a_file_s_name_say_which_split_it_is(self, train, valid, test, tmp_path):
+    def test_words_of_a_file_name_decide_the_split(self, train, valid, test, tmp_path):
         for name in (train, valid, test):
             (tmp_path / name).touch()
         for split, name in (("train", train), ("validation", valid), ("test", test)):
             assert corpus.find(str(tmp_path), split) == ((str(tmp_path / name),), 0.0, 1.0)
 
-    def test_a_word_that_only_begins_like_a_split_says_nothing(self, tmp_path):
+    def test_file_name_that_only_begins_like_a_split_is_ignored(self, tmp_path):
         names = ["devil.txt", "new-testament.txt", "old-testament.txt", "trainer.txt", "valley.txt"]
         for name in names:
             (tmp_path / name).touch()
@@ -262,7 +262,7 @@ class TestCorpus:
         assert {share.sources for share in cuts.values()} == {tuple(str(tmp_path / name) for name in names)}
         assert [share[1:] for share in cuts.values()] == [(0, 0.9), (0.9, 0.95), (0.95, 1)]
 
-    def test_other_files_beside_a_training_text_are_no_held_out_text(self, tmp_path):
+    def test_other_files_beside_a_training_text_raise(self, tmp_path):
         for name in ("train.txt", "notes.txt"):
             (tmp_path / name).touch()
         with pytest.raises(InputError, match=r"cannot tell what is held out .* got notes\.txt"):
@@ -270,14 +270,14 @@ class TestCorpus:
         (tmp_path / "notes.txt").rename(tmp_path / "train-2.txt")
         assert corpus.find(str(tmp_path), "train")[1:] == (0, 0.9)
 
-    def test_a_name_of_two_splits_is_refused(self, tmp_path):
+    def test_file_name_of_two_splits_raises(self, tmp_path):
         for name in ("train_valid.txt", "test.txt"):
             (tmp_path / name).touch()
         for split in ("train", "validation", "test"):
             with pytest.raises(InputError, match=r"train_valid\.txt is: expected .* one, got train and validation$"):
                 corpus.find(str(tmp_path), split)
 
-    def test_letters_in_capitals_are_read_alike(self, tmp_path):
+    def test_split_names_ignore_case(self, tmp_path):
         zstandard = pytest.importorskip("zstandard")
         (tmp_path / "TEXT.TXT.ZST").write_bytes(zstandard.compress(PROSE.encode()))
         assert whole(str(tmp_path / "TEXT.TXT.ZST")).tolist() == tokenizer.encode(PROSE).tolist()
@@ -290,7 +290,7 @@ class TestSuppliedData:
         assert len(task.tokens("validation")) == 249_887
         assert len(task.tokens("test")) == 286_221
 
-    def test_enwiki_articles_end(self):
+    def test_enwiki_articles_end_with_the_token(self):
         pytest.importorskip("zstandard")
         path = supplied("enwiki2015", "valid.txt.zst")
         tokens = whole(str(path))
@@ -302,8 +302,8 @@ class TestSuppliedData:
     st.lists(st.text("a\né", max_size=9), max_size=9).map(lambda texts: [text.encode() for text in texts]),
     st.integers(1, 12),
 )
-def test_blocks_end_where_the_last_line_does_once_enough_has_come(parts, size):
-    """Wherever text is resumed after, it must be cut as before: at the last newline that had come with enough bytes."""
+def test_blocks_end_at_a_line_end(parts, size):
+    """A resumed encoding must cut the text as before: at the last newline once enough bytes were read."""
     ends, come = [0], b""
     for part in filter(None, parts):
         come += part
@@ -316,7 +316,7 @@ def test_blocks_end_where_the_last_line_does_once_enough_has_come(parts, size):
     assert blocks == [come[start:end].decode() for start, end in pairwise(ends) if end > start]
 
 
-def test_a_byte_that_is_no_text_is_named_with_its_line_in_any_block(monkeypatch):
+def test_invalid_utf8_raises_with_byte_and_line(monkeypatch):
     monkeypatch.setattr(corpus, "BLOCK", 4)
     with pytest.raises(InputError, match=r"^text, line 4: expected UTF-8 text, got byte 0xff$"):
         list(corpus._decoded([b"one\ntwo", b"\n", b"three\nfo", b"ur\xff", b"\n"], "text"))

@@ -16,7 +16,7 @@ PAPER_SOLUTION = "62 - 58 = 4, 48 / 4 = 12, 84 + 12 = 96"
 
 @cache
 def reachable(numbers: tuple[int, ...]) -> frozenset[int]:
-    """Every value that some tree over all the numbers has, by splitting the numbers in two in every way."""
+    """Return the values of all trees over the numbers, by splitting the numbers in two in every way."""
     if len(numbers) == 1:
         return frozenset(numbers)
     values = set()
@@ -41,7 +41,7 @@ def tokens_of(solution: str) -> list[int]:
 
 
 def batch_of(text: str, solution: str):
-    """A batch of one, with the solution both as stored answer and as prediction."""
+    """Return a batch of one example, with the solution both as stored answer and as prediction."""
     task = Countdown()
     inputs = task.parse(text)
     outputs = np.array([*inputs[:5], *tokens_of(solution)])
@@ -50,7 +50,7 @@ def batch_of(text: str, solution: str):
 
 
 def searched(numbers, target: int) -> str | None:
-    """What the fast search finds, as text: its steps lie from the last to the first."""
+    """Return the result of the fast search as text. It stores the steps from the last to the first."""
     hands, steps = np.zeros((5, 4), dtype=np.int64), np.zeros((3, 4), dtype=np.int64)
     hands[4] = numbers
     if not search(hands, 4, target, Countdown().largest_number, steps):
@@ -58,7 +58,7 @@ def searched(numbers, target: int) -> str | None:
     return ", ".join(f"{a} {OPERATORS[operator - PLUS]} {b} = {c}" for a, operator, b, c in steps[::-1].tolist())
 
 
-def test_solvability_and_labels_agree_with_splitting_in_two():
+def test_solvability_and_labels_equal_splitting_in_two():
     task, rng, num_solvable = Countdown(), np.random.default_rng(1), 0
     for number in range(2000):
         numbers, target = rng.integers(1, 100, 4), int(rng.integers(10, 101))
@@ -73,7 +73,7 @@ def test_solvability_and_labels_agree_with_splitting_in_two():
     assert 185 <= num_solvable <= 335
 
 
-def test_fast_search_finds_the_first_solution():
+def test_fast_search_equals_the_plain_search():
     task = Countdown()
     for split in ("train", "validation", "test"):
         batch = task.sample(3, split, range(150))
@@ -81,7 +81,7 @@ def test_fast_search_finds_the_first_solution():
             assert task.answer(targets) == task.solve(inputs)
 
 
-def test_the_example_of_the_paper():
+def test_paper_example_has_the_printed_answer():
     task = Countdown()
     assert task.solve(task.parse(PAPER_INPUT)) == PAPER_SOLUTION
     assert task.parse(PAPER_INPUT).tolist() == [ZERO + n for n in (58, 84, 48, 62, 96)] + [0] * 15
@@ -94,7 +94,7 @@ def test_the_example_of_the_paper():
     }
 
 
-def test_another_true_solution_counts_but_is_no_exact_match():
+def test_score_accepts_another_solution_without_exact_match():
     task = Countdown()
     batch = batch_of(PAPER_INPUT, PAPER_SOLUTION)
     other = batch_of(PAPER_INPUT, "62 - 58 = 4, 48 / 4 = 12, 12 + 84 = 96").targets
@@ -107,13 +107,13 @@ def test_another_true_solution_counts_but_is_no_exact_match():
     "wrong",
     [
         "62 - 58 = 5, 48 / 4 = 12, 84 + 12 = 96",  # a false step
-        "62 - 58 = 4, 48 / 4 = 12, 48 * 2 = 96",  # numbers that are not there
+        "62 - 58 = 4, 48 / 4 = 12, 48 * 2 = 96",  # numbers that are not available
         "48 + 48 = 96, 62 - 58 = 4, 84 + 12 = 96",  # one number twice
         "62 - 58 = 4, 48 / 4 = 12, 84 - 12 = 72",  # true, but another target
-        "84 + 12 = 96, 62 - 58 = 4, 48 / 4 = 12",  # a result used before it is made
+        "84 + 12 = 96, 62 - 58 = 4, 48 / 4 = 12",  # a result is used before its step
     ],
 )
-def test_wrong_answers_are_found_out(wrong):
+def test_wrong_answer_scores_zero_and_fails_verify(wrong):
     task = Countdown()
     batch = batch_of(PAPER_INPUT, PAPER_SOLUTION)
     assert task.score(batch_of(PAPER_INPUT, wrong).targets, batch) == {"accuracy": [0.0], "exact_match": [0.0]}
@@ -123,13 +123,13 @@ def test_wrong_answers_are_found_out(wrong):
         task.verify({"numbers": [58, 84, 48, 62], "target": 96, "solution": wrong})
 
 
-def test_a_number_without_end_is_no_step():
+def test_verify_huge_number_raises():
     digits = "1" * 5000
-    with pytest.raises(InputError, match="is not a step like 62 - 58 = 4"):
+    with pytest.raises(InputError, match=r"^solution: .*not a step"):
         Countdown().verify({"numbers": [1, 2], "target": 10, "solution": f"1 + 2 = {digits}"})
 
 
-def test_division_by_zero_is_no_step():
+def test_division_by_zero_is_wrong():
     text = "7 7 12 12 -> 12"
     for wrong in ("7 - 7 = 0, 12 - 12 = 0, 0 / 0 = 12", "7 - 7 = 0, 12 / 0 = 0, 0 + 12 = 12"):
         assert Countdown().score(batch_of(text, wrong).targets, batch_of(text, wrong))["accuracy"] == [0.0]
@@ -139,8 +139,8 @@ def test_division_by_zero_is_no_step():
 
 @given(st.data())
 @settings(deadline=None)
-def test_random_answers_score_as_the_text_checker_says(data):
-    """Two checkers, one on tokens and one on text, over answers that are nearly right."""
+def test_score_of_random_answers_equals_the_text_checker(data):
+    """Compare the checkers on tokens and on text over answers that are nearly right."""
     task = Countdown()
     batch = task.sample(data.draw(st.integers(0, 5)), "train", [data.draw(st.integers(0, 500))])
     prediction = batch.targets.copy()
@@ -154,7 +154,7 @@ def test_random_answers_score_as_the_text_checker_says(data):
 
 @given(st.lists(st.integers(1, 99), min_size=4, max_size=4), st.integers(10, 100))
 @settings(deadline=None)
-def test_render_and_parse(numbers, target):
+def test_parse_reads_rendered_inputs_back(numbers, target):
     text = f"{' '.join(map(str, numbers))} -> {target}"
     assert Countdown().render(Countdown().parse(text)) == text
 
@@ -166,8 +166,8 @@ def test_every_number_and_symbol_has_its_own_token():
     assert task.spec.output_size == ZERO + 9900 + 1
 
 
-def test_no_solution_passes_the_proved_bound():
-    """Small enough to try everything: the largest number in any solution, without a limit on the way."""
+def test_no_solution_exceeds_largest_number():
+    """Find the largest number in any solution of a small task by trying everything, without a limit on results."""
     task = Countdown(max_input=5, min_target=2, max_target=7)
 
     def largest_on_the_way(numbers: tuple[int, ...], target: int, so_far: int) -> int:
@@ -191,7 +191,7 @@ def test_no_solution_passes_the_proved_bound():
     assert Countdown().largest_number == 9900
 
 
-def test_max_result_bounds_by_rejection():
+def test_max_result_limits_every_step():
     task = Countdown(max_result=200)
     batch = task.sample(0, "train", range(500))
     assert (batch.targets - ZERO).max() <= 200
@@ -199,17 +199,17 @@ def test_max_result_bounds_by_rejection():
     assert task.score(batch.targets, batch)["accuracy"].all()
 
 
-def test_a_true_label_must_also_be_the_first_and_within_the_limits():
+def test_verify_accepts_only_the_first_solution_within_the_limits():
     example = {"numbers": [99, 99, 99, 99], "target": 100, "solution": "99 / 99 = 1, 99 * 1 = 99, 99 + 1 = 100"}
-    with pytest.raises(InputError, match="1 is not at hand"):
+    with pytest.raises(InputError, match="1 is not available"):
         Countdown().verify(example)
     example["solution"] = "99 * 99 = 9801, 99 + 9801 = 9900, 9900 / 99 = 100"
-    Countdown().verify(example)  # a result stands behind the numbers that are left
-    with pytest.raises(InputError, match="expected the first solution"):
+    Countdown().verify(example)  # a result is appended to the remaining numbers
+    with pytest.raises(InputError, match=r"^solution: expected the first"):
         Countdown(max_result=500).verify(example)
 
 
-def test_held_out_targets_and_numbers():
+def test_splits_share_no_numbers_and_no_held_out_targets():
     task = Countdown()
     held_out = set(task.held_out_targets)
     assert len(held_out) == 9
@@ -228,8 +228,8 @@ def test_held_out_targets_and_numbers():
     assert {tuple(sorted(row)) for row in (on_trained[:, :4] - ZERO).tolist()}.isdisjoint(numbers["train"])
 
 
-def test_statistics_of_the_published_setting():
-    """31 % of solutions pass through a number above 99; the 99th percentile of the largest is about 4200."""
+def test_statistics_equal_the_published_ones():
+    """In 31 % of solutions a number is above 99. The 99th percentile of the largest number is about 4200."""
     task = Countdown()
     batch = task.sample(11, "train", range(20_000))
     examples = [task.describe(i, t) for i, t in zip(batch.inputs, batch.targets, strict=True)]
@@ -243,13 +243,13 @@ def test_statistics_of_the_published_setting():
     assert found["operators"]["-"] == pytest.approx((operators == MINUS).mean())
 
 
-def test_a_question_with_fewer_numbers_is_told_to_be_unlike_the_examples():
+def test_unlike_examples_describes_fewer_numbers():
     task = Countdown()
     assert task.unlike_examples(task.parse("25 3 8 -> 75")) == "expected 4 numbers, got 3"
     assert task.unlike_examples(task.parse("25 3 8 50 -> 75")) is None
 
 
-def test_fewer_numbers_make_shorter_examples():
+def test_sample_of_smaller_size_has_shorter_examples():
     task = Countdown()
     batch = task.sample(0, "train", range(50), size=3)
     assert batch.inputs.shape == (50, 3 + 1 + 10)
@@ -261,26 +261,31 @@ def test_fewer_numbers_make_shorter_examples():
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("58 84 48 62 96", "like 58 84 48 62 -> 96"),
+        ("58 84 48 62 96", "58 84 48 62 -> 96"),
         ("58 84 48 620 -> 96", "1..99, got 620"),
         ("58 84 48 62 -> 101", "10..100, got 101"),
         ("58 84 48 62 3 -> 96", "2 to 4 numbers, got 5"),
-        ("58 84 a 62 -> 96", "like 58 84"),
-        (f"{'1' * 5000} 2 -> 20", "like 58 84"),
-        (f"1 2 -> {'1' * 5000}", "like 58 84"),
+        ("58 84 a 62 -> 96", "numbers and a target"),
+        (f"{'1' * 5000} 2 -> 20", "numbers and a target"),
+        (f"1 2 -> {'1' * 5000}", "numbers and a target"),
     ],
 )
-def test_text_that_cannot_be_read(text, complaint):
+def test_parse_invalid_text_raises(text, complaint):
     with pytest.raises(InputError, match=complaint):
         Countdown().parse(text)
 
 
-def test_settings_that_cannot_be_used():
-    for wrong in ({"count": 5}, {"max_target": 5}, {"held_out": 1.0}, {"max_result": 60}, {"held_out": 0.0}):
-        with pytest.raises(InputError):
-            Countdown(**wrong)
-    with pytest.raises(InputError, match=r"expected a target that is left for training, got task.held_out = 0.8"):
+def test_invalid_settings_raise_with_the_field():
+    for field, value in (("count", 5), ("max_target", 1), ("held_out", 1.0), ("max_result", 60), ("held_out", 0.0)):
+        with pytest.raises(InputError) as caught:
+            Countdown(**{field: value})
+        assert caught.value.field == f"task.{field}"
+    with pytest.raises(InputError) as caught:
+        Countdown(max_target=5)
+    assert caught.value.field == "task.min_target"
+    with pytest.raises(InputError) as caught:
         Countdown(min_target=10, max_target=11, held_out=0.8)
+    assert caught.value.field == "task.held_out"
     assert len(Countdown(min_target=10, max_target=11, held_out=0.7).targets_of("train")) == 1
     with pytest.raises(InputError, match="too few targets"):
         Countdown(count=2, max_input=2, min_target=50, max_target=60).sample(0, "train", [0])

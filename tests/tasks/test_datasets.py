@@ -24,7 +24,7 @@ def change(path, line, **fields):
     path.write_text("\n".join(lines) + "\n")
 
 
-def test_sample_speaks_the_tasks_own_language():
+def test_sample_returns_readable_examples():
     pair = datasets.sample(EditDistance(length=6), size=3)[2]
     assert set(pair) == {"first", "second", "answer"}
     assert len(pair["first"]) == 6
@@ -37,7 +37,7 @@ def test_sample_speaks_the_tasks_own_language():
     assert datasets.sample(TASK, size=2, seed=1) != datasets.sample(TASK, size=2)
 
 
-def test_a_built_file_holds_the_samples_and_passes_the_check(tmp_path):
+def test_build_writes_the_samples_and_check_accepts_them(tmp_path):
     path, steps = tmp_path / "set.jsonl", []
     result = datasets.build(
         TASK, path, 1200, seed=3, split="test", progress=lambda done, total: steps.append((done, total))
@@ -60,20 +60,20 @@ def test_a_built_file_holds_the_samples_and_passes_the_check(tmp_path):
 @pytest.mark.parametrize(
     ("line", "fields", "complaint"),
     [
-        (7, {"solution": "1 + 1 = 2, 2 + 2 = 5"}, r"set.jsonl, line 7: .*not at hand"),
-        (8, {"target": 41}, r"line 8: expected a target in 10..40, got 41"),
-        (5, {"solution": 7}, r"line 5: expected 'solution' to be of type str, got int"),
+        (7, {"solution": "1 + 1 = 2, 2 + 2 = 5"}, r"set.jsonl, line 7: solution"),
+        (8, {"target": 41}, r"line 8: .* 41"),
+        (5, {"solution": 7}, r"line 5: solution: .* int"),
         (6, {"numbers": [1, 2, 3] * 9}, r"line 6: "),
-        (9, {"numbers": 5}, r"line 9: expected 'numbers' to be of type list, got int"),
-        (10, {"numbers": [3, "5", 7]}, r"line 10: expected whole numbers"),
-        (1, {"task": {"name": "countdwn"}}, r"line 1: unknown task 'countdwn'; did you mean 'countdown'"),
-        (1, {"task": {"name": "countdown", "cuont": 3}}, r"line 1: task.cuont: unknown field"),
-        (1, {"size": 41}, r"cut short: expected 41 examples.* got 40"),
-        (1, {"size": 39}, r"line 41: expected 39 examples"),
-        (1, {"size": "many"}, r"line 1: expected an object with the fields task and size"),
+        (9, {"numbers": 5}, r"line 9: numbers: .* int"),
+        (10, {"numbers": [3, "5", 7]}, r"line 10: numbers"),
+        (1, {"task": {"name": "countdwn"}}, r"line 1: .*'countdwn'.*'countdown'"),
+        (1, {"task": {"name": "countdown", "cuont": 3}}, r"line 1: task.cuont"),
+        (1, {"size": 41}, r"41 examples.* got 40"),
+        (1, {"size": 39}, r"line 41: .*39 examples"),
+        (1, {"size": "many"}, r"line 1: .*task and size"),
     ],
 )
-def test_check_names_the_line_that_is_wrong(built, line, fields, complaint):
+def test_check_wrong_line_raises_with_its_number(built, line, fields, complaint):
     change(built, line, **fields)
     with pytest.raises(InputError, match=complaint) as caught:
         datasets.check(built)
@@ -92,46 +92,48 @@ def test_check_names_the_line_that_is_wrong(built, line, fields, complaint):
         {"first": "abcdef", "second": "abcdef", "answer": 0.0},
     ],
 )
-def test_check_refuses_what_the_task_would_never_make(tmp_path, fields):
+def test_check_impossible_example_raises(tmp_path, fields):
     path = tmp_path / "pairs.jsonl"
     datasets.build(EditDistance(length=6), path, 3)
     change(path, 3, first="abcdef", second="abcdef", answer=0)
     assert datasets.check(path)["examples"] == 3
     change(path, 3, **fields)
-    with pytest.raises(InputError, match="line 3: expected") as caught:
+    with pytest.raises(InputError, match="line 3: ") as caught:
         datasets.check(path)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32, 2**64])
-def test_seeds_that_are_none(tmp_path, seed):
+def test_invalid_seed_or_size_raises(tmp_path, seed):
     path = tmp_path / "set.jsonl"
     for use in (datasets.sample, datasets.stats, lambda task, size, seed: datasets.build(task, path, size, seed)):
-        with pytest.raises(InputError, match=rf"expected a seed in 0\.\.4294967295, got {seed}"):
+        with pytest.raises(InputError) as caught:
             use(TASK, size=2, seed=seed)
+        assert caught.value.field == "seed"
     assert not list(tmp_path.iterdir())
     for use in (datasets.sample, datasets.stats, lambda task, size: datasets.build(task, path, size)):
-        with pytest.raises(InputError, match="size must be at most"):
+        with pytest.raises(InputError) as caught:
             use(TASK, size=2**63)
+        assert caught.value.field == "size"
 
 
-def test_check_of_what_is_no_data_set(tmp_path, built):
+def test_check_other_file_raises(tmp_path, built):
     for content, complaint in (
-        (b"", "is empty"),
-        (b"\xff\xfe\n", "line 1: expected a JSON object"),
-        (b"[1, 2]\n", "line 1: expected a JSON object"),
-        (b"[" * 100_000 + b"\n", "line 1: expected a JSON object"),
-        (built.read_bytes()[:-20], "line 41: expected a JSON object"),
+        (b"", "wrong.jsonl: .*empty"),
+        (b"\xff\xfe\n", "line 1: .*JSON object"),
+        (b"[1, 2]\n", "line 1: .*JSON object"),
+        (b"[" * 100_000 + b"\n", "line 1: .*JSON object"),
+        (built.read_bytes()[:-20], "line 41: .*JSON object"),
     ):
         path = tmp_path / "wrong.jsonl"
         path.write_bytes(content)
         with pytest.raises(InputError, match=complaint):
             datasets.check(path)
-    with pytest.raises(InputError, match=r"could not read .*No such file"):
+    with pytest.raises(InputError, match=r"absent.jsonl: No such file"):
         datasets.check(tmp_path / "absent.jsonl")
 
 
-def test_an_interrupted_build_leaves_the_old_file(tmp_path, built):
+def test_build_interrupted_keeps_the_old_file(tmp_path, built):
     before = built.read_bytes()
 
     def interrupt(done, total):
@@ -143,7 +145,7 @@ def test_an_interrupted_build_leaves_the_old_file(tmp_path, built):
     assert [path.name for path in tmp_path.iterdir()] == [built.name]
 
 
-def test_a_disk_without_room_leaves_the_old_file(tmp_path, built):
+def test_build_on_a_full_disk_keeps_the_old_file(tmp_path, built):
     before = built.read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
@@ -156,17 +158,18 @@ def test_a_disk_without_room_leaves_the_old_file(tmp_path, built):
     assert [path.name for path in tmp_path.iterdir()] == [built.name]
 
 
-def test_places_that_cannot_be_written(tmp_path):
+def test_build_to_an_invalid_path_raises(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot write"):
         datasets.build(TASK, tmp_path / "file" / "set.jsonl", 10)
-    with pytest.raises(InputError, match="got the folder"):
+    with pytest.raises(InputError, match="folder"):
         datasets.build(TASK, tmp_path, 10)
-    with pytest.raises(InputError, match="at least 1, got 0"):
+    with pytest.raises(InputError) as caught:
         datasets.build(TASK, tmp_path / "set.jsonl", 0)
+    assert caught.value.field == "size"
 
 
-def test_stats_of_what_is_held_out_count_no_example_twice(tmp_path, monkeypatch):
+def test_stats_of_a_held_out_split_count_every_example_once(tmp_path, monkeypatch):
     monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "text.txt"
     path.write_text(" ".join(f"loop {number}" for number in range(900)))
@@ -179,7 +182,7 @@ def test_stats_of_what_is_held_out_count_no_example_twice(tmp_path, monkeypatch)
     assert datasets.stats(task, size=1000, split="train")["examples"] == 1000
 
 
-def test_stats_count_what_the_examples_say():
+def test_stats_equal_counts_of_the_examples():
     task = EditDistance(length=8)
     found = datasets.stats(task, size=300)
     examples = datasets.sample(task, size=300)
@@ -194,7 +197,7 @@ def test_stats_count_what_the_examples_say():
     json.dumps([found, countdown])
 
 
-def test_a_hash_tells_data_sets_apart():
+def test_stats_sha256_differs_between_data_sets():
     first = datasets.stats(TASK, size=50, split="test")["sha256"]
     assert first == datasets.stats(TASK, size=50, split="test")["sha256"]
     assert len({first, *(datasets.stats(TASK, size=50, split="test", seed=seed)["sha256"] for seed in (1, 2))}) == 3

@@ -8,7 +8,7 @@ from looped.utils.errors import InputError
 
 
 def leaf_of_path(example: dict, x: list[float]) -> float:
-    """The value at x a second way: the leaf whose number, in binary, spells the turns; node = 2^level - 1 + turns."""
+    """Return the value at x a second way. The turns, read in binary, number the leaf; node = 2^level - 1 + turns."""
     turns, level = 0, 0
     while 2**level < len(example["leaves"]):
         coordinate = example["coordinates"][2**level - 1 + turns]
@@ -18,7 +18,7 @@ def leaf_of_path(example: dict, x: list[float]) -> float:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4, 6])
-def test_values_are_the_trees(depth):
+def test_values_equal_the_reference_tree(depth):
     task = DecisionTree(points=40, dims=7, depth=depth)
     for split in ("train", "validation", "test"):
         for example in task.examples(0, split, range(20)):
@@ -28,8 +28,8 @@ def test_values_are_the_trees(depth):
                 assert y == leaf_of_path(example, x) == tree_value(example["coordinates"], example["leaves"], x)
 
 
-def test_a_tree_by_hand():
-    # the root looks at coordinate 1; left of it 0, right of it 2
+def test_tree_value_of_a_small_tree():
+    # the root tests coordinate 1, its left child coordinate 0 and its right child coordinate 2
     coordinates, leaves = [1, 0, 2], [10.0, 11.0, 12.0, 13.0]
     assert tree_value(coordinates, leaves, [5, -1, 0]) == 11.0
     assert tree_value(coordinates, leaves, [-5, 0, 9]) == 10.0  # zero is not positive: left
@@ -37,7 +37,7 @@ def test_a_tree_by_hand():
     assert tree_value(coordinates, leaves, [0, 1, 2]) == 13.0
 
 
-def test_layout():
+def test_sample_layout_alternates_points_and_values():
     task = DecisionTree(points=6, dims=3, depth=2)
     batch = task.sample(4, "train", range(30))
     assert batch.inputs.shape == (30, 11, 3)
@@ -54,7 +54,7 @@ def test_layout():
     assert task.spec.input_size == 3
 
 
-def test_inputs_leaves_and_coordinates_are_drawn_as_stated():
+def test_draws_have_the_stated_distributions():
     task = DecisionTree()
     inputs = task.sample(2, "train", range(400)).inputs[:, ::2].astype(np.float64)
     num = inputs.size
@@ -75,7 +75,7 @@ def test_inputs_leaves_and_coordinates_are_drawn_as_stated():
         assert np.square(counts - 200).sum() / 200 < 19 + 5 * 6.2
 
 
-def test_curriculum_of_the_paper():
+def test_dims_at_follows_the_paper_curriculum():
     task = DecisionTree()
     assert [task.dims_at(points) for points in range(26, 102, 5)] == list(range(5, 21))
     batch = task.sample(0, "train", range(50), size=26)
@@ -86,7 +86,7 @@ def test_curriculum_of_the_paper():
     assert every_dim.inputs[:, ::2].all()
 
 
-def test_trees_of_the_splits_are_different():
+def test_splits_share_no_tree():
     task = DecisionTree(points=1, depth=1, dims=2)
     seen = {}
     for split in ("train", "validation", "test"):
@@ -94,10 +94,10 @@ def test_trees_of_the_splits_are_different():
             for example in task.examples(seed, split, range(500)):
                 tree = (*example["coordinates"], *example["leaves"])
                 assert seen.setdefault(tree, split) == split
-    assert len(seen) == 3 * 3 * 500  # continuous leaves: no tree comes twice
+    assert len(seen) == 3 * 3 * 500  # no tree repeats, because leaves are continuous
 
 
-def test_errors_over_the_number_of_examples():
+def test_score_and_curve_of_known_errors():
     task = DecisionTree(points=5, dims=4, depth=2)
     batch = task.sample(0, "test", range(8))
     prediction = np.random.default_rng(0).normal(size=batch.targets.shape)
@@ -111,12 +111,12 @@ def test_errors_over_the_number_of_examples():
     assert not task.score(batch.targets, batch)["squared_error"].any()
 
 
-def test_the_best_constant_leaves_the_variance_of_a_leaf():
+def test_baseline_is_the_variance_of_a_leaf():
     task = DecisionTree(points=11)
     assert task.baseline(task.sample(0, "test", range(4000))) == pytest.approx(1.0, abs=5 * np.sqrt(2 / 4000))
 
 
-def test_a_wrong_value_is_found_out():
+def test_verify_wrong_value_raises():
     task = DecisionTree(points=5)
     example = task.examples(0, "train", [0])[0]
     task.verify(example)
@@ -130,7 +130,7 @@ finite = st.floats(-1e6, 1e6, width=32)
 
 @given(st.lists(st.tuples(finite, finite, finite), min_size=1, max_size=6))
 @settings(deadline=None)
-def test_render_and_parse(points):
+def test_parse_reads_rendered_inputs_back(points):
     task = DecisionTree(points=6, dims=2)
     inputs = np.zeros((2 * len(points) - 1, 2), dtype=np.float32)
     for k, (a, b, y) in enumerate(points):
@@ -146,21 +146,23 @@ def test_render_and_parse(points):
     [
         ("1 2 -> 3", "expected [?]"),
         ("1 -> 3; 1 2 -> ?", "expected 2 numbers, got 1 in point 1"),
-        ("1 2 -> 3; 1 b -> ?", "expected numbers, in point 2"),
+        ("1 2 -> 3; 1 b -> ?", "expected numbers, got '1 b' in point 2"),
         ("1 2; 1 2 -> ?", "in point 1"),
         ("1 nan -> ?", "finite"),
         ("1 2 -> 1; 1 2 -> 1; 1 2 -> 1; 1 2 -> ?", "1 to 3 points, got 4"),
         ("", "1 to 3 points, got 0"),
     ],
 )
-def test_text_that_cannot_be_read(text, complaint):
+def test_parse_invalid_text_raises(text, complaint):
     with pytest.raises(InputError, match=complaint):
         DecisionTree(points=3, dims=2).parse(text)
 
 
-def test_settings_that_cannot_be_used():
-    for wrong in ({"points": 0}, {"dims": 0}, {"depth": 0}, {"depth": 40}):
-        with pytest.raises(InputError):
-            DecisionTree(**wrong)
-    with pytest.raises(InputError, match=r"1\.\.101, got 102"):
+def test_invalid_settings_raise_with_the_field():
+    for field, value in (("points", 0), ("dims", 0), ("depth", 0), ("depth", 40)):
+        with pytest.raises(InputError) as caught:
+            DecisionTree(**{field: value})
+        assert caught.value.field == f"task.{field}"
+    with pytest.raises(InputError) as caught:
         DecisionTree().sample(0, "train", [0], size=102)
+    assert caught.value.field == "size"

@@ -1,4 +1,4 @@
-"""Where compiled code is kept: in the cache folder, or nowhere, but never at the price of an import."""
+"""The cache of compiled code: in the cache folder, or nowhere, but importing a task never fails."""
 
 import os
 import shutil
@@ -16,19 +16,20 @@ from looped.tasks import TASKS, rng
 print(rng.below(rng.start(0, 0, 0), 10)[1])
 """
 
-# As good as one: no file can grow.
+# Acts like a full disk: no file can grow.
 FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
 
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A copy of the package in which nothing can be written: where numba wants a folder there is a file.
+    """Return a copy of the package where numba cannot write, because files stand in place of its folders.
 
-    (Permissions would not do, as an administrator has all of them.)
+    Permissions would not stop a test that runs as root.
     """
     package = tmp_path / "site" / "looped"
     shutil.copytree(Path(looped.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "weights"))
-    (package / "tasks" / "__pycache__").write_text("no folder")
+    for folder in {path.parent for path in package.rglob("*.py")}:
+        (folder / "__pycache__").write_text("no folder")
     (tmp_path / "no-home").write_text("no folder")
     return package.parent
 
@@ -48,14 +49,14 @@ def drawn(elsewhere: Path, before: str = "", **variables: str) -> str:
     return done.stdout
 
 
-def test_tasks_work_where_nothing_can_be_written(elsewhere, tmp_path):
+def test_compiled_without_a_writable_folder_still_works(elsewhere, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     answer = drawn(elsewhere)
     assert answer == drawn(elsewhere, LOOPED_CACHE=str(tmp_path / "no-home" / "cache"))
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_machine_code_is_kept_in_the_cache_folder_unless_numba_is_told_otherwise(elsewhere, tmp_path):
+def test_compiled_caches_in_the_cache_folder_unless_numba_has_one(elsewhere, tmp_path):
     cache, own = tmp_path / "cache", tmp_path / "own"
     drawn(elsewhere, LOOPED_CACHE=str(cache))
     kept = {path.name.split("-")[0] for path in (cache / "numba").rglob("*.nbi")}
@@ -66,7 +67,7 @@ def test_machine_code_is_kept_in_the_cache_folder_unless_numba_is_told_otherwise
 
 
 @pytest.mark.parametrize("ending", [".nbi", ".nbc"])
-def test_a_damaged_file_of_machine_code_is_made_again(ending, elsewhere, tmp_path):
+def test_compiled_replaces_a_damaged_cache_file(ending, elsewhere, tmp_path):
     cache = str(tmp_path / "cache")
     answer = drawn(elsewhere, LOOPED_CACHE=cache)
     files = list((tmp_path / "cache").rglob(f"*{ending}"))
@@ -77,8 +78,8 @@ def test_a_damaged_file_of_machine_code_is_made_again(ending, elsewhere, tmp_pat
     assert [path.stat().st_size for path in files] == sizes
 
 
-def test_what_cannot_be_kept_is_compiled_again(elsewhere, tmp_path):
-    """On a full disk, and where a damaged file cannot be replaced."""
+def test_compiled_on_a_full_disk_compiles_again(elsewhere, tmp_path):
+    """Try a full disk, and a damaged file that cannot be replaced."""
     cache = str(tmp_path / "cache")
     answer = drawn(elsewhere, FULL_DISK, LOOPED_CACHE=cache)
     assert not any(path.is_file() for path in (tmp_path / "cache").rglob("*"))

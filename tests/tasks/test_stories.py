@@ -1,4 +1,4 @@
-"""The text that needs no data: the same everywhere, its counts right, and enough for every split."""
+"""The synthetic stories: equal bytes everywhere, right numbers, and enough text for every split."""
 
 import hashlib
 import re
@@ -7,14 +7,14 @@ from looped.tasks import SPLITS, Language
 from looped.tasks.language.stories import NAME, NUM_STORIES, story_file
 
 
-def test_the_stories_are_the_same_bytes_everywhere():
+def test_story_file_has_the_known_hash():
     text = story_file().read_bytes()
     assert hashlib.sha256(text).hexdigest() == "c4f6a50ac953f5b801552264e4285554cb1f6075d2296ac449b28a49f9fd4231"
     assert text.count(b"\n") == NUM_STORIES
 
 
-def test_the_stories_count_right():
-    """Read as a person would: what was given is gone from one and with the other."""
+def test_stories_add_up():
+    """Follow every gift: the giver has fewer things afterwards, and the taker has more."""
     for story in story_file().read_text().splitlines():
         giver, has, thing, taker, had = re.match(r"(\w+) has (\d+) (\w+) and (\w+) has (\d+)\.", story).groups()
         held = {giver: int(has), taker: int(had)}
@@ -30,7 +30,7 @@ def test_the_stories_count_right():
         assert held[who] == max(held.values())
 
 
-def test_a_language_task_reads_them_without_any_data(monkeypatch, tmp_path):
+def test_language_task_reads_the_stories(monkeypatch, tmp_path):
     monkeypatch.setenv("LOOPED_DATA", str(tmp_path / "nothing"))
     task = Language(text=NAME, seq_len=32)
     for split in SPLITS:

@@ -1,4 +1,4 @@
-"""The string tasks against rapidfuzz, against formulas written a second way, and against the appendix's figures."""
+"""Compare the string tasks with rapidfuzz, with independent formulas, and with the numbers of the appendix."""
 
 import math
 from collections import Counter
@@ -28,7 +28,7 @@ def as_arrays(pairs):
 
 
 def strings_of(task, batch):
-    """Both strings of each example, read off the tokens by their documented numbers."""
+    """Return both strings of each example, read from the documented token numbers."""
     bar = chr(task.alphabet + 1)
     for row in batch.inputs[:, :-1].astype(np.uint8):
         first, second = row.tobytes().decode("latin-1").rstrip("\0").split(bar)
@@ -41,7 +41,7 @@ def sampled(task, count, seed=0, split="train"):
 
 
 def assert_answers_for_prefixes(answers, pairs, answer):
-    """Row by row: the answers for all prefixes of the second string, and nothing beyond its end."""
+    """Check the answers for all prefixes of every second string, and zeros beyond its end."""
     for row, (first, second) in zip(answers.tolist(), pairs, strict=True):
         expected = [answer(first, second[:end]) for end in range(len(second) + 1)]
         assert row == expected + [0] * (len(row) - len(expected))
@@ -58,7 +58,7 @@ def assert_answers_for_prefixes(answers, pairs, answer):
         EditDistance(length=5, min_length=1, insert_cost=7, replace_cost=1, lengths="any"),
     ],
 )
-def test_edit_distances_of_25000_pairs_each_equal_rapidfuzz(task):
+def test_edit_distances_equal_rapidfuzz(task):
     weights = task.insert_cost, task.delete_cost, task.replace_cost
     pairs, answers = sampled(task, 25_000)
     assert [Levenshtein.distance(first, second, weights=weights) for first, second in pairs] == answers.tolist()
@@ -75,14 +75,14 @@ def test_edit_distances_of_25000_pairs_each_equal_rapidfuzz(task):
         LongestCommonSubsequence(length=20, min_length=1, min_letters=1, max_letters=26, pairs="edited", lengths="any"),
     ],
 )
-def test_common_subsequences_of_25000_pairs_each_equal_rapidfuzz(task):
+def test_common_subsequences_equal_rapidfuzz(task):
     pairs, answers = sampled(task, 25_000)
     assert [LCSseq.similarity(first, second) for first, second in pairs] == answers.tolist()
 
 
 @settings(deadline=None)
 @given(PAIRS, COSTS, COSTS, COSTS)
-def test_edit_distances_of_any_strings(pairs, insert, delete, replace):
+def test_edit_distances_of_arbitrary_strings_equal_rapidfuzz(pairs, insert, delete, replace):
     answers = edit_distances(*as_arrays(pairs), insert, delete, replace, insert, delete)
     weights = insert, delete, replace
     assert_answers_for_prefixes(answers, pairs, lambda a, b: Levenshtein.distance(a, b, weights=weights))
@@ -90,11 +90,11 @@ def test_edit_distances_of_any_strings(pairs, insert, delete, replace):
 
 @settings(deadline=None)
 @given(PAIRS)
-def test_common_subsequences_of_any_strings(pairs):
+def test_common_subsequences_of_arbitrary_strings_equal_rapidfuzz(pairs):
     assert_answers_for_prefixes(common_subsequences(*as_arrays(pairs)), pairs, LCSseq.similarity)
 
 
-def test_common_subsequence_carries_over_many_words():
+def test_common_subsequences_longer_than_a_word_carry():
     letters = np.random.default_rng(0).integers(0, 3, (10, 2, 300))
     pairs = [(bytes(first.tolist()), bytes(second.tolist())) for first, second in letters]
     answers = common_subsequences(letters.astype(np.int8), np.full((10, 2), 300))
@@ -142,13 +142,14 @@ def test_training_batch_without_prefixes_is_the_sample(task):
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.inf])
-def test_answer_weight_that_is_not_positive_and_finite_is_refused(weight):
-    with pytest.raises(InputError, match=r"task\.answer_weight must be positive and finite"):
+def test_invalid_answer_weight_raises(weight):
+    with pytest.raises(InputError) as caught:
         EditDistance(answer_weight=weight)
+    assert caught.value.field == "task.answer_weight"
 
 
-def test_unit_borders_are_true_distances_after_a_cheap_start():
-    """A path may first run along a border at cost 1 a step, and then costs what it truly costs."""
+def test_unit_borders_equal_true_distances_after_a_cheap_prefix():
+    """Compute the distance as a border path at cost 1 per step, followed by a path at the true costs."""
     task = EditDistance(length=12, borders="unit")
     pairs, answers = sampled(task, 500)
     for (first, second), answer in zip(pairs, answers, strict=True):
@@ -159,7 +160,7 @@ def test_unit_borders_are_true_distances_after_a_cheap_start():
 
 @pytest.mark.parametrize(("length", "max_letters"), [(40, 10), (60, 26)])
 def test_unit_borders_change_three_answers_in_five(length, max_letters):
-    """61 to 65 % of the answers, as simulated from the code that the paper followed; give or take the sampling."""
+    """Expect 61 to 65 % of the answers, simulated from the code that the paper followed, up to sampling error."""
     settings = {"length": length, "max_letters": max_letters, "edits": "uniform", "rejection": "pair"}
     true = sampled(EditDistance(**settings), 5000)[1]
     unit = sampled(EditDistance(**settings, borders="unit"), 5000)[1]
@@ -168,7 +169,7 @@ def test_unit_borders_change_three_answers_in_five(length, max_letters):
 
 
 def length_survives(num_edits):
-    """The chance that as many pops as insertions, give or take -3 to 2, are among the edits: a walk's exact law."""
+    """Return the exact probability that edits change the length by -3 to 2, from the law of a random walk."""
     law = Counter({0: 1.0})
     for _ in range(num_edits):
         after = Counter()
@@ -181,8 +182,8 @@ def length_survives(num_edits):
 
 @pytest.mark.parametrize("edits", ["length", "uniform"])
 @pytest.mark.parametrize("rejection", ["second", "pair"])
-def test_share_of_random_pairs(edits, rejection):
-    """Over 26 letters a random pair has about 11 of 40 letters in common, and an edited one 20 or more."""
+def test_fraction_of_random_pairs_is_as_computed(edits, rejection):
+    """Tell the pairs apart: over 26 letters a random pair shares about 11 of 40 letters, an edited one 20 or more."""
     task = EditDistance(length=40, min_letters=26, max_letters=26, edits=edits, rejection=rejection)
     pairs, _ = sampled(task, 10_000)
     random_share = np.mean([LCSseq.similarity(first, second) <= 14 for first, second in pairs])
@@ -193,17 +194,17 @@ def test_share_of_random_pairs(edits, rejection):
         assert 0.50 < random_share < 0.60  # 52 to 58 % as simulated from the code that the paper followed
 
 
-def test_second_strings_of_any_length_have_every_length_and_can_be_asked_for():
+def test_any_lengths_sample_and_parse_every_length():
     task = EditDistance(length=6, min_length=1, lengths="any")
     pairs, _ = sampled(task, 5000)
     assert {(len(first), len(second)) for first, second in pairs} == {(i, j) for i in range(1, 7) for j in range(1, 7)}
     assert task.render(task.parse("a|abcdef")) == "a|abcdef"
     assert task.spec.seq_len == 6 + 1 + 6 + 1
-    with pytest.raises(InputError, match="second string of 1 to 6 letters, got 7"):
+    with pytest.raises(InputError, match=r"second string: .*1 to 6 letters, got 7"):
         task.parse("abc|abcdefg")
 
 
-def test_algorithm_1_keeps_lengths_and_letters_in_range():
+def test_edited_pairs_have_lengths_and_letters_in_range():
     pairs, _ = sampled(EditDistance(length=40), 5000)
     assert {len(first) for first, _ in pairs} == {40}
     assert {len(second) for _, second in pairs} == set(range(37, 43))
@@ -212,7 +213,7 @@ def test_algorithm_1_keeps_lengths_and_letters_in_range():
 
 
 @pytest.mark.parametrize("length", [60, 100])
-def test_common_subsequences_of_uniform_strings_are_as_simulated_apart(length):
+def test_uniform_pairs_have_the_simulated_distribution(length):
     rng, count = np.random.default_rng(length), 10_000
     simulated = [
         LCSseq.similarity(bytes(first.tolist()), bytes(second.tolist()))
@@ -228,13 +229,13 @@ def test_common_subsequences_of_uniform_strings_are_as_simulated_apart(length):
     assert 0.54 < top_three < 0.67
 
 
-def test_own_letters_are_each_strings_own():
+def test_own_letters_differ_between_the_two_strings():
     pairs, _ = sampled(LongestCommonSubsequence(length=100, pairs="own-letters"), 500)
     assert max(len(set(word)) for pair in pairs for word in pair) == 8
     assert np.mean([len(set(first) | set(second)) for first, second in pairs]) > 12
 
 
-def test_lengths_from_shortest_to_longest():
+def test_min_length_gives_every_length():
     pairs, _ = sampled(LongestCommonSubsequence(length=9, min_length=4), 1000)
     assert {len(word) for pair in pairs for word in pair} == set(range(4, 10))
 
@@ -242,16 +243,16 @@ def test_lengths_from_shortest_to_longest():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("abc", "a bar between"),
-        ("abcd|ab|c", "a bar between"),
+        ("abc", "a bar"),
+        ("abcd|ab|c", "a bar"),
         ("abCd|abcd", "'C'"),
-        ("abcda|abcd", "first string of 1 to 4 letters, got 5"),
-        ("|abcd", "first string of 1 to 4 letters, got 0"),
-        ("a|abcd", "second string of 1 to 3 letters, got 4"),
-        ("abcd|abcdabc", "second string of 1 to 6 letters, got 7"),
+        ("abcda|abcd", "first string: expected 1 to 4 letters, got 5"),
+        ("|abcd", "first string: expected 1 to 4 letters, got 0"),
+        ("a|abcd", "second string: expected 1 to 3 letters, got 4"),
+        ("abcd|abcdabc", "second string: expected 1 to 6 letters, got 7"),
     ],
 )
-def test_what_cannot_be_read_is_said(text, said):
+def test_parse_invalid_pair_raises(text, said):
     with pytest.raises(InputError, match="expected") as caught:
         EditDistance(length=4).parse(text)
     assert said in str(caught.value)
@@ -259,22 +260,20 @@ def test_what_cannot_be_read_is_said(text, said):
 
 
 @pytest.mark.parametrize("task", [EditDistance(length=8), LongestCommonSubsequence(length=8)])
-def test_strings_shorter_than_in_training_can_be_asked_about(task):
-    """In their tokens, pads and the equals sign last, they look as a task of mixed lengths has them."""
+def test_parse_accepts_shorter_strings(task):
+    """Compare the tokens with those of a task of mixed lengths."""
     mixed = type(task)(length=8, min_length=1).sample(0, "train", range(200)).inputs
     texts = [task.render(inputs) for inputs in mixed]
     assert {len(text.partition("|")[0]) for text in texts} == set(range(1, 9))
     for text, inputs in zip(texts, mixed, strict=True):
         assert np.array_equal(task.parse(text), inputs)
     assert task.render(task.parse("abca|bcca")) == "abca|bcca"
-    assert task.unlike_examples(task.parse("abca|bcca")) == (
-        "expected a first string of 8 letters, got 4 in 'abca|bcca'"
-    )
+    assert task.unlike_examples(task.parse("abca|bcca")) == ("first string: expected 8 letters, got 4 in 'abca|bcca'")
     assert task.unlike_examples(task.sample(0, "test", [0]).inputs[0]) is None
 
 
-def test_a_pair_unlike_the_test_examples_is_told_in_words():
-    """The ranges are counted here a second way, and answered by rapidfuzz."""
+def test_unlike_examples_describes_unusual_pairs():
+    """Compute the ranges a second way, with rapidfuzz."""
     edits, common = EditDistance(), LongestCommonSubsequence()
     weights = edits.insert_cost, edits.delete_cost, edits.replace_cost
     pairs, _ = sampled(edits, 10_000, split="test")
@@ -309,13 +308,13 @@ def test_a_pair_unlike_the_test_examples_is_told_in_words():
         LongestCommonSubsequence(length=8, pairs="own-letters"),
     ],
 )
-def test_hardly_any_test_example_is_called_unusual(task):
-    """Of letters and answer together, one in 2500 is expected at most; more than one in 1000 is not allowed."""
+def test_unlike_examples_rarely_flags_test_examples(task):
+    """Allow one warning in 1000 test examples. At most one in 2500 is expected for letters and answer together."""
     questions = task.sample(1, "test", range(3000)).inputs
     assert sum(task.unlike_examples(question) is not None for question in questions) <= 3
 
 
-def test_a_question_of_long_strings_is_not_kept_waiting(monkeypatch):
+def test_unlike_examples_of_long_strings_draws_nothing(monkeypatch):
     task = EditDistance(length=101)
     monkeypatch.setattr(EditDistance, "sample", None)
     assert task.unlike_examples(task.parse(f"{'a' * 101}|{'a' * 101}")) is None
@@ -323,14 +322,17 @@ def test_a_question_of_long_strings_is_not_kept_waiting(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "knobs",
-    [{"length": 0}, {"min_length": 50}, {"alphabet": 27}, {"alphabet": 5}, {"min_letters": 0}, {"insert_cost": 0}],
+    ("field", "value"), [("length", 0), ("min_length", 50), ("alphabet", 27), ("min_letters", 0), ("insert_cost", 0)]
 )
-def test_impossible_knobs_are_refused(knobs):
-    with pytest.raises(InputError):
-        EditDistance(**knobs)
+def test_invalid_settings_raise(field, value):
+    with pytest.raises(InputError) as caught:
+        EditDistance(**{field: value})
+    assert caught.value.field == f"task.{field}"
+    with pytest.raises(InputError) as caught:
+        EditDistance(alphabet=5)
+    assert caught.value.field == "task.max_letters"
 
 
-def test_too_few_strings_to_split_are_an_error_and_no_endless_loop():
-    with pytest.raises(InputError, match="too few to split"):
+def test_sample_of_too_few_strings_raises():
+    with pytest.raises(InputError, match="too few"):
         LongestCommonSubsequence(length=1, alphabet=2).sample(0, "validation", range(1))

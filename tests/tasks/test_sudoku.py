@@ -1,4 +1,4 @@
-"""Sudoku against OR-tools, a plain exact-cover solver, brute force over all 4x4 grids, and puzzles from the world."""
+"""Compare Sudoku with OR-tools, a plain exact-cover solver, all 4x4 grids, and published puzzles."""
 
 import csv
 import gzip
@@ -46,7 +46,7 @@ def solved(puzzles):
 
 
 def is_filled_in(puzzle, solution):
-    """Whether a solution keeps the clues and obeys the three rules, by reshaping alone."""
+    """Return True if a solution keeps the clues and obeys the three rules, checked by reshaping."""
     side = round(len(puzzle) ** 0.5)
     box = round(side**0.5)
     rows = solution.reshape(side, side)
@@ -57,13 +57,13 @@ def is_filled_in(puzzle, solution):
 
 
 def image(board, side, rows, columns, transpose, names):
-    """A symmetric image made with numpy: `rows` and `columns` are orders, `names` the new digits."""
+    """Return a symmetric image by numpy: `rows` and `columns` are orders, and `names` are the new digits."""
     grid = board.reshape(side, side)[np.ix_(rows, columns)]
     return np.array([0, *names])[grid.T if transpose else grid].reshape(-1).astype(np.int8)
 
 
 def line_orders(side):
-    """Every order of rows that keeps bands together."""
+    """Return every order of rows that keeps bands together."""
     box = round(side**0.5)
     for bands in permutations(range(box)):
         for within in product(permutations(range(box)), repeat=box):
@@ -79,7 +79,7 @@ IMAGES_4 = np.array(
 
 
 def least_image(puzzle):
-    """The class of a 4x4 puzzle up to symmetry: the least of its 128 images, digits named as they come."""
+    """Return the class of a 4x4 puzzle: the least of its 128 images, with digits named by first appearance."""
 
     def named(board):
         names = {0: 0}
@@ -89,7 +89,7 @@ def least_image(puzzle):
 
 
 def singles_solve(puzzle):
-    """Whether a puzzle is solved by cells with one candidate and digits with one place, by sets."""
+    """Return True if cells with one candidate and digits with one place solve a puzzle, computed with sets."""
     units = [set(unit) for unit in geometry(9).units.tolist()]
     open_cells = {cell: set(range(1, 10)) for cell in range(81)}
     known = [(cell, int(digit)) for cell, digit in enumerate(puzzle) if digit]
@@ -113,7 +113,7 @@ def singles_solve(puzzle):
 
 
 @pytest.mark.parametrize("knobs", [{}, {"clues": 30}, {"pool": 0, "difficulty": "hard"}])
-def test_or_tools_finds_no_second_solution(knobs):
+def test_sampled_puzzles_have_one_solution_by_or_tools(knobs):
     from ortools.sat.python import cp_model
 
     batch = Sudoku(**knobs).sample(3, "train", range(100))
@@ -133,7 +133,7 @@ def test_or_tools_finds_no_second_solution(knobs):
         assert solver.solve(model) == cp_model.INFEASIBLE
 
 
-def test_no_clue_of_a_minimal_puzzle_can_be_left_out():
+def test_minimal_puzzles_need_every_clue():
     for puzzle in Sudoku().sample(0, "train", range(12)).inputs:
         for cell in np.flatnonzero(puzzle):
             fewer = puzzle.copy()
@@ -141,16 +141,18 @@ def test_no_clue_of_a_minimal_puzzle_can_be_left_out():
             assert len(list(islice(all_solutions(text(fewer)), 2))) == 2
 
 
-def test_minimal_puzzles_have_as_many_clues_as_is_known():
-    """Berthier, "Unbiased statistics of a constraint satisfaction problem": left out from full grids at random,
-    24.38 clues remain on average, with a standard deviation of 1.12."""
+def test_minimal_puzzles_have_the_published_number_of_clues():
+    """Compare with Berthier, "Unbiased statistics of a constraint satisfaction problem".
+
+    Random removal from full grids leaves 24.38 clues on average, with a standard deviation of 1.12.
+    """
     clues = np.count_nonzero(Sudoku().sample(0, "train", range(3000)).inputs, axis=1)
     assert abs(clues.mean() - 24.38) < 4 * 1.12 / 3000**0.5
     assert abs(clues.std() - 1.12) < 0.07
 
 
 def all_grids_4():
-    """Of all four rows of four different digits, those in which every column and box has four different ones too."""
+    """Return all 4x4 grids: four permutations as rows, where columns and boxes are permutations, too."""
     rows = np.array(list(permutations(range(1, 5))), dtype=np.int8)
     boards = rows[np.indices((24,) * 4).reshape(4, -1).T]
     boxes = boards.reshape(-1, 2, 2, 2, 2).swapaxes(2, 3).reshape(-1, 4, 4)
@@ -158,7 +160,7 @@ def all_grids_4():
     return boards[right[0] & right[1]].reshape(-1, 16)
 
 
-def test_both_solvers_count_what_all_288_grids_allow():
+def test_both_solvers_count_the_solutions_among_all_288_grids():
     grids = all_grids_4()
     assert len(grids) == 288
     rng = np.random.default_rng(0)
@@ -173,13 +175,13 @@ def test_both_solvers_count_what_all_288_grids_allow():
         assert count == 0 or is_filled_in(puzzle, solution)
 
 
-def test_every_25th_real_puzzle_is_solved_as_stated(real_rows):
+def test_every_25th_real_puzzle_has_the_stated_solution(real_rows):
     rows = real_rows[::25]
     solutions, found, guesses = solved(np.stack([digits(row["puzzle"]) for row in rows]))
     assert (found == 1).all()
     assert [text(solution) for solution in solutions] == [row["solution"] for row in rows]
     agree = [(mine == 0) == (row["guesses"] == "0") for mine, row in zip(guesses, rows, strict=True)]
-    assert np.mean(agree) > 0.95  # another solver's guesses: it too follows singles first
+    assert np.mean(agree) > 0.95  # compared with the guesses of another solver that places singles first
     mean = {
         source: np.mean([mine for mine, row in zip(guesses, rows, strict=True) if row["source"] == source])
         for source in ("nullsudoku_simple", "sudoku_exchange_diabolical_2020", "puzzles5_forum_hardest_1905_11+")
@@ -189,7 +191,7 @@ def test_every_25th_real_puzzle_is_solved_as_stated(real_rows):
 
 
 @pytest.mark.slow
-def test_every_real_puzzle_is_solved_as_stated(real_rows):
+def test_every_real_puzzle_has_the_stated_solution(real_rows):
     puzzles = read_puzzles(Path(os.environ["LOOPED_DATA"], "sudoku/real_puzzles.csv.gz"), 9)
     assert len(puzzles.puzzles) == len(real_rows) == 186_373
     assert [text(solution) for solution in puzzles.solutions] == [row["solution"] for row in real_rows]
@@ -200,7 +202,7 @@ def test_every_real_puzzle_is_solved_as_stated(real_rows):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_the_split_of_a_board_is_that_of_its_images(data):
+def test_content_bucket_is_equal_for_all_images(data):
     side = data.draw(st.sampled_from([4, 9]))
     board = Sudoku(side=side, pool=0).sample(data.draw(st.integers(0, 99)), "train", [0])
     box = round(side**0.5)
@@ -215,7 +217,7 @@ def test_the_split_of_a_board_is_that_of_its_images(data):
     assert content_buckets(puzzle[None], solution[None]) == before
 
 
-def test_grids_spread_over_the_buckets():
+def test_grid_buckets_are_nearly_uniform():
     boards = Sudoku(pool=0).sample(0, "train", range(1500))
     buckets = content_buckets(boards.inputs.astype(np.int8), boards.targets.astype(np.int8))
     counts = np.bincount(buckets, minlength=32)
@@ -223,8 +225,8 @@ def test_grids_spread_over_the_buckets():
     assert counts[2:].min() > 20  # 50 expected, and four standard deviations down
 
 
-def test_there_are_36_minimal_4x4_puzzles_and_no_split_shares_one():
-    """36 up to symmetry is a known count; 13 have 4 clues, 22 have 5 and one has 6."""
+def test_36_minimal_4x4_puzzles_and_no_split_shares_one():
+    """The count of 36 up to symmetry is known. 13 have 4 clues, 22 have 5 and one has 6."""
     classes = {
         split: {least_image(puzzle) for puzzle in Sudoku(side=4).sample(0, split, range(count)).inputs}
         for split, count in (("train", 600), ("validation", 40), ("test", 40))
@@ -237,7 +239,7 @@ def test_there_are_36_minimal_4x4_puzzles_and_no_split_shares_one():
     assert all(classes.values())
 
 
-def test_the_4x4_test_split_is_as_small_as_the_documentation_says():
+def test_4x4_test_split_has_the_documented_size():
     text = (ROOT / "docs" / "tasks.md").read_text()
     boards = Sudoku(side=4).sample(0, "test", range(2000)).inputs
     few, more = (len(np.unique(boards[:count], axis=0)) for count in (1000, 2000))
@@ -251,7 +253,7 @@ def test_the_4x4_test_split_is_as_small_as_the_documentation_says():
     assert said in " ".join(text.split())
 
 
-def test_an_image_is_a_puzzle_with_one_solution():
+def test_images_have_one_solution():
     task = Sudoku()
     base, images = Sudoku(augment=False).sample(0, "train", range(200)), task.sample(0, "train", range(200))
     assert (np.count_nonzero(base.inputs, axis=1) == np.count_nonzero(images.inputs, axis=1)).all()
@@ -263,7 +265,7 @@ def test_an_image_is_a_puzzle_with_one_solution():
 
 
 def test_images_are_uniform_over_the_symmetries():
-    """From one 4x4 grid, the 96 or 192 images of its class come up equally often."""
+    """All 96 or 192 images of a 4x4 grid must be equally frequent."""
     count = 20_000
     boards = np.tile(digits(SOLUTION_4), (count, 1))
     images = boards.copy()
@@ -276,26 +278,26 @@ def test_images_are_uniform_over_the_symmetries():
     assert abs(chi_squared - freedom) < 4.5 * (2 * freedom) ** 0.5
 
 
-# ------------------------------------------------------------------ dials
+# ------------------------------------------------------------------ clues and difficulty
 
 
 @pytest.mark.parametrize(
     "task", [Sudoku(clues=22), Sudoku(clues=40, augment=False), Sudoku(pool=0, clues=24), Sudoku(side=4, clues=9)]
 )
-def test_clues_can_be_dialled(task):
+def test_sample_has_the_set_number_of_clues(task):
     batch = task.sample(0, "train", range(50))
     assert (np.count_nonzero(batch.inputs, axis=1) == task.clues).all()
     assert (solved(batch.inputs)[1] == 1).all()
 
 
-def test_smaller_sizes_leave_fewer_cells_open():
+def test_sample_of_smaller_size_has_fewer_open_cells():
     for size in (5, 30, 57):
         batch = Sudoku().sample(0, "train", range(100), size=size)
         assert (batch.inputs == 0).sum(axis=1).max() == size
         assert (batch.mask == (batch.inputs == 0)).all()
 
 
-def test_difficulty_is_what_singles_cannot_do():
+def test_easy_puzzles_need_singles_only():
     for level, expected in (("easy", True), ("medium", False), ("hard", False)):
         puzzles = Sudoku(difficulty=level).sample(0, "train", range(30)).inputs
         assert [singles_solve(puzzle) for puzzle in puzzles] == [expected] * 30
@@ -308,8 +310,8 @@ def test_difficulty_is_what_singles_cannot_do():
     assert guesses["hard"].min() == 4
 
 
-def test_difficulty_is_that_of_the_base_puzzle_before_clues_are_added():
-    """With half of the board filled in hardly any takes four guesses: of a pool or new, only the base must."""
+def test_difficulty_applies_before_clues_are_added():
+    """The base puzzle needs four guesses. With half of the board filled in, hardly any example does."""
     for pool in (None, 0):
         task = Sudoku(difficulty="hard", pool=pool, augment=False)
         base, shown = (task.sample(0, "train", range(10), size=size) for size in (None, 40))
@@ -320,26 +322,26 @@ def test_difficulty_is_that_of_the_base_puzzle_before_clues_are_added():
 
 
 @pytest.mark.slow
-def test_further_test_sets_are_by_difficulty(real_rows):
+def test_test_sets_are_by_difficulty_and_source(real_rows):
     sets = Sudoku().test_sets()
     assert list(sets)[:3] == ["easy", "medium", "hard"]
     seventeen = sets["puzzles2_17_clue"].sample(0, "test", range(200)).inputs
     assert (np.count_nonzero(seventeen, axis=1) == 17).all()
-    with pytest.raises(InputError, match="for testing"):
+    with pytest.raises(InputError, match=r"^split: "):
         sets["puzzles2_17_clue"].sample(0, "train", range(1))
     assert set(sets) - {"easy", "medium", "hard"} == {row["source"] for row in real_rows}
 
 
-# ------------------------------------------------------------------ reading, scoring, knobs
+# ------------------------------------------------------------------ parsing, scores, settings
 
 
-def test_the_papers_puzzle_is_read_in_lines_and_with_dots():
+def test_parse_reads_lines_and_dots():
     task = Sudoku()
     lines = "\n".join(PUZZLE[i : i + 9] for i in range(0, 81, 9)).replace("0", ".")
     assert task.render(task.parse(lines)) == PUZZLE
     (solution,) = all_solutions(PUZZLE)
     task.verify({"puzzle": PUZZLE, "solution": solution})
-    with pytest.raises(InputError, match="expected the solution"):
+    with pytest.raises(InputError, match=r"^solution: "):
         task.verify({"puzzle": PUZZLE, "solution": solution[::-1]})
 
 
@@ -353,12 +355,12 @@ def test_the_papers_puzzle_is_read_in_lines_and_with_dots():
         (next(all_solutions(PUZZLE)), "expected a board with an open cell"),
     ],
 )
-def test_what_is_no_puzzle_cannot_be_parsed(board, said):
+def test_parse_invalid_board_raises(board, said):
     with pytest.raises(InputError, match=said):
         Sudoku().parse(board)
 
 
-def test_board_and_cell_accuracy():
+def test_score_of_boards_and_cells():
     task = Sudoku(side=4)
     batch = task.sample(0, "test", range(3))
     prediction = batch.targets.copy()
@@ -372,7 +374,7 @@ def test_board_and_cell_accuracy():
     assert everywhere.score(prediction, everywhere.sample(0, "test", range(3)))["accuracy"].tolist() == [1, 0, 0]
 
 
-def test_coordinates_are_cell_row_column_and_box():
+def test_spec_coordinates_are_cell_row_column_and_box():
     cell, row, column, box = Sudoku().spec.coordinates
     assert cell == tuple(range(81))
     assert (row[40], column[40], box[40]) == (4, 4, 4)
@@ -385,11 +387,11 @@ def test_coordinates_are_cell_row_column_and_box():
     "knobs", [{"side": 6}, {"clues": 21}, {"clues": 81}, {"pool": -1}, {"pool": 2**63}, {"side": 4, "pool": 5},
               {"source": "x"}, {"clues": 30, "difficulty": "hard"}, {"difficulty": "cruel"}]
 )  # fmt: skip
-def test_impossible_knobs_are_refused(knobs):
+def test_invalid_settings_raise(knobs):
     with pytest.raises(InputError):
         Sudoku(**knobs)
 
 
-def test_puzzles_that_do_not_exist_are_an_error_and_no_endless_loop():
+def test_sample_of_impossible_puzzles_raises():
     with pytest.raises(InputError, match="too few"):
         Sudoku(side=4, difficulty="hard").sample(0, "train", [0])

@@ -1,4 +1,4 @@
-"""GPT-2's encoding, against its definition."""
+"""Compare GPT-2's encoding with its definition."""
 
 import pytest
 import regex
@@ -11,7 +11,7 @@ from tests.tasks.conftest import PROSE
 
 
 def merged_by_hand(text: str) -> list[int]:
-    """Byte-pair encoding from its definition: in every piece, merge the pair of least rank until none is known."""
+    """Return the byte-pair encoding by definition: merge the pair of least rank in every piece until none is left."""
     ranks = {tokenizer.token_bytes([token]): token for token in range(tokenizer.END_OF_TEXT)}
     pieces = r"'(?:[stmd]|re|ve|ll)|\ ?\p{L}+|\ ?\p{N}+|\ ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     result = []
@@ -27,27 +27,27 @@ def merged_by_hand(text: str) -> list[int]:
 
 
 class TestEncoding:
-    def test_known_tokens(self):
+    def test_encode_known_texts(self):
         assert tokenizer.encode("Hello world").tolist() == [15496, 995]
         assert tokenizer.encode("<|endoftext|>", marks=True).tolist() == [50256]
         assert 50256 not in tokenizer.encode("<|endoftext|>")
 
     @given(st.text())
     @settings(deadline=None)
-    def test_round_trip(self, text):
+    def test_decode_reverses_encode(self, text):
         tokens = tokenizer.encode(text).tolist()
         assert tokenizer.decode(tokens) == text
         assert tokenizer.token_bytes(tokens) == text.encode()
 
     @given(st.text(alphabet=st.sampled_from("ab'stre 1!\n\té日🦞")) | st.text(max_size=20))
     @settings(deadline=None)
-    def test_equals_merging_by_hand(self, text):
+    def test_encode_equals_merging_by_hand(self, text):
         assert tokenizer.encode(text).tolist() == merged_by_hand(text)
 
-    def test_prose_equals_merging_by_hand(self):
+    def test_encode_prose_equals_merging_by_hand(self):
         assert tokenizer.encode(PROSE).tolist() == merged_by_hand(PROSE)
 
-    def test_damaged_ranks_are_found_out(self, monkeypatch):
+    def test_damaged_ranks_raise(self, monkeypatch):
         monkeypatch.setattr(tokenizer, "RANKS_SHA256", "0" * 64)
-        with pytest.raises(InputError, match="damaged"):
+        with pytest.raises(InputError, match=r"gpt2\.tiktoken"):
             tokenizer._ranks.__wrapped__()

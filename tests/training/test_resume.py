@@ -198,7 +198,7 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path, monkeypatch):
 def test_a_size_that_the_task_refuses_is_found_before_there_is_a_folder(tmp_path):
     config = recipe("laptop", "countdown")
     late = {"size_schedule": "growing", "size_choices": (1.0, 0.34), "num_steps": 2, "device": "cpu"}
-    with pytest.raises(InputError, match=r"must be in 2\.\.3, got 1"):
+    with pytest.raises(InputError, match=r"2\.\.3 .*got 1"):
         train(replace(config, train=config.train.override(**late)), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 

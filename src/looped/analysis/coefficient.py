@@ -9,8 +9,8 @@ the coefficient after loop t is the mean, over examples, draws of D and position
 
     |f_t(X + D)_n - f_t(X)_n| / |D_n|.
 
-The paper says no more than "applying small perturbations to the input and quantifying the change in output
-embeddings"; docs/continuity.md tells what was chosen where it is silent.
+The paper only says "applying small perturbations to the input and quantifying the change in output embeddings".
+docs/continuity.md lists our choices for the details.
 """
 
 from collections.abc import Iterable
@@ -26,25 +26,25 @@ from looped.analysis.samples import Sample
 
 
 class Ratios(NamedTuple):
-    """Of one loop."""
+    """The measurements after one loop."""
 
     ratio: Float[np.ndarray, "example direction position"]
-    """change of the output over change of the input"""
+    """change of the output divided by change of the input"""
     size: float
     """root mean square length of an output embedding"""
 
 
 def measure_ratios(network: Network, batches: Iterable[Sample], length: float) -> list[Ratios]:
-    """The ratios after every loop, for changes of `length` in every token."""
+    """Return the ratios after every loop, for changes of `length` in every token."""
     ratios: list[list[np.ndarray]] = [[] for _ in range(network.num_loops)]
     squares: list[list[np.ndarray]] = [[] for _ in range(network.num_loops)]
     for batch in batches:
-        inputs = [batch.embeddings, *_moved(batch, length)]
-        # The change that was made: rounding takes a part of the one that was asked for.
-        lengths = [row_lengths(moved - batch.embeddings) for moved in inputs[1:]]
+        inputs = [batch.embeddings, *_perturb(batch, length)]
+        # Rounding makes the actual change differ a little from `length`.
+        lengths = [row_lengths(perturbed - batch.embeddings) for perturbed in inputs[1:]]
         runs = zip(*(network.every_loop(each) for each in inputs), strict=True)
         for t, (before, *after) in enumerate(runs):
-            changes = [row_lengths(each - before) / made for each, made in zip(after, lengths, strict=True)]
+            changes = [row_lengths(each - before) / change for each, change in zip(after, lengths, strict=True)]
             ratios[t].append(torch.stack(changes, dim=1).double().cpu().numpy())
             squares[t].append(before.double().square().sum(dim=-1).cpu().numpy())
     return [
@@ -54,8 +54,9 @@ def measure_ratios(network: Network, batches: Iterable[Sample], length: float) -
 
 
 def row_lengths(rows: Float[Tensor, "... dim"]) -> Float[Tensor, "..."]:
+    """Return the Euclidean length of every row."""
     return torch.linalg.vector_norm(rows, dim=-1)
 
 
-def _moved(batch: Sample, length: float) -> list[Tensor]:
+def _perturb(batch: Sample, length: float) -> list[Tensor]:
     return [batch.embeddings + noise * (length / row_lengths(noise)[..., None]) for noise in batch.noise.unbind(dim=1)]

@@ -1,5 +1,4 @@
-"""A trained network from inside, loop by loop, as JSON: what its modulation sets, how large the state is and how much a
-loop changes it, and how far a small change of the input has grown."""
+"""Measurements inside a trained network as JSON, loop by loop: modulation, size and change of the state, continuity."""
 
 from typing import Any
 
@@ -12,7 +11,7 @@ from looped.inference.run import with_changes
 from looped.models import LoopModel
 from looped.models.conditioning import PARTS
 
-# The paper's names: a field of Modulation, of attention (0) or of the feed-forward layer (1).
+# The paper's names -> a field of Modulation, and attention (0) or the feed-forward layer (1).
 MODULATIONS = {
     "alpha1": ("scale", 0),
     "alpha2": ("scale", 1),
@@ -22,29 +21,30 @@ MODULATIONS = {
     "shift2": ("shift", 1),
 }
 DEFINITIONS = {
-    "state": "root mean square of the state's numbers after the loop",
-    "change": "root mean square of what the loop added to it, as a share of the state after it",
-    "continuity": "how far the state moves per length of a small random change of the input (docs/continuity.md)",
-    "modulation": "root mean square over layers and channels of what scales (or shifts) the loop's norms and gates",
-    "modulated": "what of the modulation the model's conditioning sets; the rest are gains, the same in every loop",
-    "low, high": "of the modulation: a tenth of them lie below, a tenth above",
+    "state": "root mean square of the state after the loop",
+    "change": "root mean square of the change in the loop, as a fraction of that of the state after it",
+    "continuity": "change of the state per length of a small random change of the input (docs/continuity.md)",
+    "modulation": "root mean square over layers and channels of the scales, gates and shifts of the loop",
+    "modulated": "parts of the modulation that the conditioning sets; the others are gains, equal in every loop",
+    "low, high": "first and last decile of the modulation over layers and channels",
 }
 
 
-def look_inside(model: LoopModel, inputs: Tensor | np.ndarray, *, num_loops: int | None = None) -> dict[str, Any]:
-    """One row per loop for the given examples, token ids (batch, seq) or vectors. The model is left as it was."""
+def inspect_model(model: LoopModel, inputs: Tensor | np.ndarray, *, num_loops: int | None = None) -> dict[str, Any]:
+    """Return one row per loop for some examples, token ids (batch, seq) or vectors. The model does not change."""
     continuity = measure_continuity(model, inputs, num_loops=num_loops, moduli=())
     num_loops = int(continuity["num_loops"])
     tables = modulation(model, num_loops)
-    rows = []
-    for t, (state, change) in enumerate(_sizes(model, inputs, num_loops)):
-        rows.append({
+    rows = [
+        {
             "loop": t + 1,
             "state": state,
             "change": change,
             "continuity": continuity["per_loop"][t]["mean"],
             "modulation": {name: _spread(table[t]) for name, table in tables.items()},
-        })  # fmt: skip
+        }
+        for t, (state, change) in enumerate(_sizes(model, inputs, num_loops))
+    ]
     return {
         "definitions": DEFINITIONS,
         "num_examples": continuity["num_examples"],
@@ -57,21 +57,21 @@ def look_inside(model: LoopModel, inputs: Tensor | np.ndarray, *, num_loops: int
 
 @torch.no_grad()
 def modulation(model: LoopModel, num_loops: int | None = None) -> dict[str, Tensor]:
-    """Tables (loop, layer, dim) by the paper's names; what a model leaves alone (1, or no shift) has none."""
+    """Return the modulation tables (loop, layer, dim) by the paper's names, without those that the model lacks."""
     num_loops = model.stack.checked_loops(num_loops)
     tables = model.stack.modulation(num_loops, next(model.parameters()).device)
-    found = {name: getattr(tables[sublayer], kind) for name, (kind, sublayer) in MODULATIONS.items()}
-    return {name: table.cpu() for name, table in found.items() if table is not None}
+    named = {name: getattr(tables[sublayer], kind) for name, (kind, sublayer) in MODULATIONS.items()}
+    return {name: table.cpu() for name, table in named.items() if table is not None}
 
 
 def modulated(model: LoopModel) -> list[str]:
-    """What of the modulation the conditioning sets, by the paper's names; the rest is the same in every loop."""
+    """Return the paper's names of the parts that the conditioning sets. Other parts are equal in every loop."""
     return [name for name, part in MODULATIONS.items() if part in PARTS[model.config.resolved_conditioning]]
 
 
 @torch.no_grad()
 def _sizes(model: LoopModel, inputs: Tensor | np.ndarray, num_loops: int) -> list[tuple[float, float]]:
-    """Of each loop: the state's size, and that of its change relative to it."""
+    """Return the size of the state after each loop, and the size of its change relative to it."""
     states = model.iterate(torch.as_tensor(inputs).to(next(model.parameters()).device), num_loops)
     return [(_rms(state), change) for state, change in with_changes(states)]
 

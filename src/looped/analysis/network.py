@@ -1,4 +1,4 @@
-"""A trained model as the paper's f: from embeddings to output embeddings after every loop, in full precision."""
+"""A trained model as the paper's f, in full precision: from embeddings to output embeddings after every loop."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +17,9 @@ Precision = Literal["float32", "float64"]
 
 
 def precise_twin(model: LoopModel, precision: Precision) -> LoopModel:
-    """The model's weights with all products in `precision`, on the CPU, without gradients; the model is left alone.
+    """Return a copy of the model on the CPU, with all matmuls in `precision` and without gradients.
 
-    A bfloat16 product keeps 8 bits: it would drown a change of one part in a thousand.
+    A bfloat16 matmul keeps 8 bits, so its rounding would hide a change of one part in a thousand.
     """
     twin = build_model(replace(model.config, precision=precision), model.spec)
     twin.load_state_dict(model.state_dict())
@@ -28,30 +28,30 @@ def precise_twin(model: LoopModel, precision: Precision) -> LoopModel:
 
 @dataclass(frozen=True)
 class Network:
-    """f: embeddings (batch, seq, dim) to output embeddings of the same shape."""
+    """The function f from embeddings (batch, seq, dim) to output embeddings of the same shape."""
 
     model: LoopModel
     num_loops: int
     output: Output = "state"
-    """the state itself, or what the read-out multiplies: the state after the last norm"""
+    """output embeddings: the state, or the state after the last norm, which the head multiplies"""
 
     def every_loop(self, embeddings: Float[Tensor, "batch seq dim"]) -> Iterator[Float[Tensor, "batch seq dim"]]:
-        """The output embeddings after loop 1, 2, ..."""
+        """Return an iterator over the output embeddings after loop 1, 2, ..."""
         return (self._output(state) for state in self.model.stack.iterate(embeddings, self.num_loops))
 
     def __call__(self, embeddings: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq dim"]:
-        """The output embeddings after the last loop."""
+        """Return the output embeddings after the last loop."""
         state = embeddings
-        for state in self.model.stack.iterate(embeddings, self.num_loops):  # noqa: B007 - the last one is wanted
+        for state in self.model.stack.iterate(embeddings, self.num_loops):  # noqa: B007 (only the last one is used)
             pass
         return self._output(state)
 
     def sequences_per_pass(self, seq_len: int) -> int:
-        """As many as keep what a backward pass remembers in about two gigabytes."""
+        """Return the number of sequences for which a backward pass stores about two gigabytes."""
         config = self.model.config
-        per_layer = seq_len * (32 * config.dim + 8 * config.num_heads * seq_len)  # as seen, to derive twice
-        remembered = self.num_loops * config.num_layers * per_layer * self.model.stack.dtype.itemsize
-        return max(1, 2**31 // remembered)
+        per_layer = seq_len * (32 * config.dim + 8 * config.num_heads * seq_len)  # measured, for second derivatives
+        num_bytes = self.num_loops * config.num_layers * per_layer * self.model.stack.dtype.itemsize
+        return max(1, 2**31 // num_bytes)
 
     def _output(self, state: Tensor) -> Tensor:
         return state if self.output == "state" else self.model.hidden_for_head(state)
@@ -59,7 +59,10 @@ class Network:
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Products as precise as their numbers, and attention written out: its fused kernels can be derived but once."""
+    """Run the block with matmuls in full precision and with plain attention.
+
+    Fused attention kernels have no second derivative.
+    """
     backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue]
     before = [backend.fp32_precision for backend in backends]
     try:

@@ -1,7 +1,7 @@
-"""What is drawn for each example of a measurement: directions to move it in, and places to look at.
+"""Random draws for each example of a measurement: directions of change, and places.
 
-The draws are a pure function of the seed and the example's content: neither the order of the examples nor the batches
-they are cut into can change a result.
+The draws are a pure function of the seed and of the example's content. The order of the examples and the batch size do
+not change a result.
 """
 
 import hashlib
@@ -16,18 +16,19 @@ from torch import Tensor
 
 
 class Sample(NamedTuple):
-    """Some of the examples with what was drawn for each, on the network's device."""
+    """A batch of examples with their draws, on the network's device."""
 
     embeddings: Float[Tensor, "example seq dim"]
+    """embeddings of the examples"""
     noise: Float[Tensor, "example direction seq dim"]
-    """independent normal numbers: each definition makes its own unit directions of them"""
+    """independent normal numbers, from which every definition computes its unit directions"""
     places: Int[Tensor, "example place"]
-    """different tokens of each example"""
+    """distinct positions of each example"""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """All examples of a measurement, handed out in batches."""
+    """All examples of a measurement."""
 
     inputs: Shaped[Tensor, "example seq *size"]
     embeddings: Float[Tensor, "example seq dim"]
@@ -37,6 +38,7 @@ class Samples:
     device: torch.device
 
     def batches(self, size: int) -> Iterator[Sample]:
+        """Yield the examples with their draws in batches of `size`."""
         for start in range(0, len(self.inputs), size):
             part = slice(start, start + size)
             draws = [self._draw(example) for example in self.inputs[part].numpy()]

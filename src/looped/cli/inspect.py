@@ -33,7 +33,7 @@ def inspect(arguments: list[str]) -> None:
     command = parse(InspectCommand, arguments, "looped inspect")
     require_svg(command.svg)
 
-    from looped.analysis import look_inside
+    from looped.analysis import inspect_model
     from looped.inference.shipping import load
     from looped.models.engines import choose_device
     from looped.training import evaluate
@@ -45,7 +45,7 @@ def inspect(arguments: list[str]) -> None:
     example_size = trained_size(run.config)
     size = num_held_out(run.task, "test", command.size, example_size)
     batch = run.task.sample(EVALUATION_SEED, "test", range(size), example_size)
-    found = look_inside(run.model, batch.inputs, num_loops=command.loops)
+    found = inspect_model(run.model, batch.inputs, num_loops=command.loops)
     loops = range(1, found["num_loops"] + 1)
     answers = evaluate(run.model, run.task, "test", size, loops, example_size=example_size)
     metric = run.task.metric

@@ -1,12 +1,13 @@
-"""The language model's head and its cross-entropy in one: the scores of all tokens never exist at once.
+"""The head of a language model and its cross-entropy in one operation, without storing the scores of all tokens.
 
-For a chunk of rows after another: scores = hidden W^T into one buffer that all chunks share; a row step turns them in
-place into their own gradient; two products take it on to the hidden states and the weight. The gradient is thus made
-in the forward pass, which is why the loss is summed in here, weighed by `importance`; backward only scales it.
+The rows are processed in chunks, which share one buffer. For each chunk, a matmul writes scores = hidden W^T to the
+buffer. The row step replaces the scores by their gradient, in place. Two more matmuls give the gradients of the hidden
+states and of the weight. The forward pass thus computes the gradient of the sum of importance * loss, and the backward
+pass only scales it.
 
-Traffic with bfloat16 (V = 50304, dim 768, 8192 rows at once, one buffer B = 0.82 GB): the three products write B once
-and read it twice behind their arithmetic, the row step reads and writes it once: 5 B = 4.1 GB, and 0.5 GB for the
-weight and its gradient. Only the row step's 1.65 GB are not hidden. Memory: B, the two gradients, no scores.
+Memory traffic in bfloat16, for V = 50304, dim 768 and 8192 rows at once: the buffer has B = 0.82 GB. The three matmuls
+write it once and read it twice, hidden behind their arithmetic. The row step reads and writes it once, which takes
+1.65 GB that are not hidden. The weight and its gradient add 0.5 GB.
 """
 
 from collections.abc import Callable
@@ -17,20 +18,23 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# On a GPU enough rows that the float32 sum of the weight's gradient, read and written for every chunk, is a small part
-# of the traffic; elsewhere few, since a plain row step makes copies.
+# Every chunk reads and writes the float32 sum of the weight's gradient. On a GPU, chunks are so large that this is a
+# small part of the traffic. On a CPU they are small, because the plain row step makes copies.
 ROWS_AT_ONCE_ON_GPU = 8192
 ROWS_AT_ONCE = 512
 ALIGNMENT = 16
-"""elements: rows of the buffer start where wide loads and matrix products want them, whatever the vocabulary"""
+"""elements between the starts of rows in the buffer, so that wide loads and matmuls are aligned"""
 
 
 class CrossEntropy(NamedTuple):
+    """The results of `linear_cross_entropy`."""
+
     total: Float[Tensor, ""]
-    """the losses summed by importance; the one output that has a gradient"""
+    """sum of importance * loss, the only output with a gradient"""
     losses: Float[Tensor, "*batch"]
+    """cross-entropy of each position"""
     right: Bool[Tensor, "*batch"]
-    """whether the target has the largest score (the first of equals)"""
+    """True where the target has the largest score (the first of equal scores)"""
 
 
 def linear_cross_entropy(
@@ -39,12 +43,12 @@ def linear_cross_entropy(
     targets: Int[Tensor, "*batch"],
     importance: Float[Tensor, "*batch"],
 ) -> CrossEntropy:
-    """`reference.linear_cross_entropy`, and the sum of importance times loss, which alone can be differentiated.
+    """Return the results of `reference.linear_cross_entropy` and the sum of importance * loss.
 
-    The products run in hidden's precision. A float32 weight gets its gradient as it was summed, in float32; every
-    target must be in the vocabulary, also where the importance is 0. Importance gets no gradient.
+    Only the sum has a gradient, and none for the importance. The matmuls run in the precision of `hidden`. The gradient
+    of a float32 weight is summed in float32. Every target must be in the vocabulary, even if its importance is 0.
     """
-    if not torch.is_grad_enabled():  # a Function is told which inputs want a gradient, but not that nobody will ask
+    if not torch.is_grad_enabled():  # needs_input_grad ignores no_grad, so detach to avoid computing gradients
         hidden, weight = hidden.detach(), weight.detach()
     total, losses, right = _LinearCrossEntropy.apply(
         hidden.flatten(0, -2), weight, targets.flatten(), importance.detach().flatten()
@@ -63,12 +67,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         wants_hidden, wants_weight, *_ = ctx.needs_input_grad
         (tokens, _), (vocab, _) = hidden.shape, weight.shape
-        precise = torch.promote_types(hidden.dtype, torch.float32)
-        targets, importance = targets.contiguous(), importance.to(precise).contiguous()  # for kernels
-        losses = torch.empty(tokens, dtype=precise, device=hidden.device)
+        loss_dtype = torch.promote_types(hidden.dtype, torch.float32)
+        targets, importance = targets.contiguous(), importance.to(loss_dtype).contiguous()  # for kernels
+        losses = torch.empty(tokens, dtype=loss_dtype, device=hidden.device)
         right = torch.empty(tokens, dtype=torch.bool, device=hidden.device)
         d_hidden = torch.empty_like(hidden) if wants_hidden else None
-        d_weight = torch.zeros_like(weight, dtype=precise) if wants_weight else None
+        d_weight = torch.zeros_like(weight, dtype=loss_dtype) if wants_weight else None
 
         matrix = weight.to(hidden.dtype)
         chunk = min(ROWS_AT_ONCE_ON_GPU if hidden.is_cuda else ROWS_AT_ONCE, tokens)
@@ -95,20 +99,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
         scale = gradients[0]
         if scale is None:
             return None, None, None, None
-        d_hidden, d_weight = (None if made is None else _scaled(made, scale) for made in ctx.saved_tensors)
+        d_hidden, d_weight = (None if saved is None else _scale(saved, scale) for saved in ctx.saved_tensors)
         return d_hidden, d_weight, None, None
 
 
-def _scaled(gradient: Tensor, scale: Tensor) -> Tensor:
-    # As a matrix the scale keeps its precision; as a scalar it would be rounded to the gradient's.
+def _scale(gradient: Tensor, scale: Tensor) -> Tensor:
+    # A matrix keeps the precision of the scale. A scalar would be rounded to the gradient's precision.
     return (gradient * scale.view(1, 1)).to(gradient.dtype)
 
 
 RowStep = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, bool], None]
-"""(scores, targets, importance, losses, right, wants_gradient): fills losses and right; with a gradient, scores too"""
+"""function of (scores, targets, importance, losses, right, wants_gradient) that fills in losses and right, and that
+replaces the scores by their gradient if it is wanted"""
 
 
 def choose_row_step(scores: Tensor) -> RowStep:
+    """Return the Triton row step on a GPU if Triton is installed, and otherwise the plain one."""
     if not scores.is_cuda or scores.dtype == torch.float64:
         return plain_row_step
     try:
@@ -126,18 +132,19 @@ def plain_row_step(
     right: Bool[Tensor, " rows"],
     wants_gradient: bool,
 ) -> None:
-    log_shares = scores.to(losses.dtype).log_softmax(dim=-1)
-    losses.copy_(-log_shares.gather(1, targets[:, None]).squeeze(1))
+    """Fill in `losses` and `right`. If a gradient is wanted, replace the scores by their gradient."""
+    log_probabilities = scores.to(losses.dtype).log_softmax(dim=-1)
+    losses.copy_(-log_probabilities.gather(1, targets[:, None]).squeeze(1))
     right.copy_(scores.argmax(dim=-1) == targets)
     if wants_gradient:
-        gradient = log_shares.exp_()
+        gradient = log_probabilities.exp_()
         gradient[torch.arange(len(targets), device=targets.device), targets] -= 1
         scores.copy_(gradient.mul_(importance[:, None]))
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right, summed in total's precision."""
+    """Add left @ right to `total`, in the precision of `total`."""
     if total.dtype != left.dtype and total.is_cuda:
         torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
-    else:  # only cuBLAS has products of mixed precision
+    else:  # only cuBLAS has matmuls of mixed precision
         total.addmm_(left.to(total.dtype), right.to(total.dtype))

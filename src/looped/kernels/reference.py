@@ -1,6 +1,6 @@
-"""The definition of every operation of the block, in plain PyTorch: faster back ends imitate these functions.
+"""The definition of every operation of the block, in plain PyTorch. Faster engines must give the same results.
 
-The state is (batch, seq, dim) and keeps its own precision; the products run in the precision of the weights.
+The state is (batch, seq, dim) and keeps its own precision. The matmuls run in the precision of the weights.
 """
 
 from typing import Literal, NamedTuple
@@ -10,11 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# The paper's RMS has no such term; it keeps an all-zero token finite. A fresh embedding's mean square is about 1e-3, so
-# the term is below the noise of float32.
+# This term keeps an all-zero token finite. The paper's RMS does not have it. The mean square of a new embedding is
+# about 1e-3, so the term is below the precision of float32.
 RMS_EPSILON = 1e-12
-# Of a gradient: what has none has not grown, either.
-SMALLEST_NORM = 1e-30
+SMALLEST_NORM = 1e-30  # lower bound on a gradient norm, so that the growth of a zero gradient is 1
 
 Activation = Literal["gelu", "relu", "silu"]
 Norm = Literal["rms", "query-key", "none"]
@@ -22,17 +21,18 @@ _ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu}
 
 
 class Modulation(NamedTuple):
-    """What one sublayer is scaled by in one loop; None stands for 1 (scale, gate) or 0 (shift)."""
+    """The modulation of one sublayer in one loop. None means 1 for scale and gate, and 0 for shift."""
 
     scale: Float[Tensor, " dim"] | None = None
-    """alpha: the gain of the norm in front"""
+    """alpha: gain of the norm before the sublayer"""
     shift: Float[Tensor, " dim"] | None = None
+    """bias of the norm before the sublayer"""
     gate: Float[Tensor, " dim"] | None = None
-    """gamma: the weight of what the sublayer adds to the state"""
+    """gamma: factor of the sublayer's output"""
 
 
 class LayerWeights(NamedTuple):
-    """The matrices of one layer, and the biases of its feed-forward part."""
+    """The matrices of one layer and the biases of its feed-forward part."""
 
     w_qkv: Float[Tensor, "3*dim dim"]
     w_out: Float[Tensor, "dim dim"]
@@ -50,14 +50,16 @@ class Rotation(NamedTuple):
 
 
 def rms_normalise(x: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
-    """x / RMS(x) over the last axis, in float32 at least: float16 has neither the square of 256 nor the term that an
-    all-zero token needs."""
+    """Return x / RMS(x) over the last axis, computed at least in float32.
+
+    float16 can represent neither the square of 256 nor RMS_EPSILON.
+    """
     precise = x.to(torch.promote_types(x.dtype, torch.float32))
     return (precise * torch.rsqrt(precise.square().mean(dim=-1, keepdim=True) + RMS_EPSILON)).to(x.dtype)
 
 
 def normalise(x: Float[Tensor, "... dim"], modulation: Modulation, *, norm: Norm = "rms") -> Float[Tensor, "... dim"]:
-    """RMSN(x, t) = alpha(t) * x / RMS(x), and a shift where there is one."""
+    """Return RMSN(x, t) = alpha(t) * x / RMS(x), plus the shift if there is one."""
     if norm == "rms":
         x = rms_normalise(x)
     if modulation.scale is not None:
@@ -68,7 +70,7 @@ def normalise(x: Float[Tensor, "... dim"], modulation: Modulation, *, norm: Norm
 
 
 def rotate(x: Float[Tensor, "batch head seq size"], rotation: Rotation) -> Float[Tensor, "batch head seq size"]:
-    """Turn each pair (x_i, x_{i + half}) by its position's angle."""
+    """Rotate each pair (x_i, x_{i + half}) by the angle of its position."""
     cos, sin = rotation.cos.to(x.dtype), rotation.sin.to(x.dtype)
     left, right = x.chunk(2, dim=-1)
     return torch.cat((left * cos - right * sin, left * sin + right * cos), dim=-1)
@@ -87,9 +89,9 @@ def add_attention(
     attention_weights: Literal["softmax", "hardmax"] = "softmax",
     norm: Norm = "rms",
 ) -> Float[Tensor, "batch seq dim"]:
-    """X + gamma * Attn(RMSN(X)), scores divided by the square root of the head size.
+    """Return X + gamma * Attn(RMSN(X)), with scores divided by the square root of the head size.
 
-    A `bias` is added to the scores, and says which keys a query sees; without it that is all, or causal no later ones.
+    `bias` is added to the scores to mask keys. Without it, a query attends to all keys, or to no later ones if causal.
     """
     batch, seq, dim = x.shape
     hidden = normalise(x, modulation, norm="none" if norm == "none" else "rms").to(w_qkv.dtype)
@@ -110,20 +112,20 @@ def add_attention(
 
 
 def padding_bias(
-    keep: Bool[Tensor, "batch seq"], *, causal: bool, dtype: torch.dtype
+    attention_mask: Bool[Tensor, "batch seq"], *, causal: bool, dtype: torch.dtype
 ) -> Float[Tensor, "batch 1 #seq seq"]:
-    """What scores need where not all keys are kept: minus infinity for those that are not, causal also for later ones.
+    """Return an additive mask for the scores: -inf at padded keys and, if causal, at later ones.
 
-    A query that would see none sees padding, for libraries do not agree on what a softmax over nothing is: causal
-    itself, or else all of it. Where all queries see the same there is one row for them. Numbers, for of booleans
-    attention would make these in every layer of every loop, and keep them all for the backward pass.
+    `attention_mask` is True at tokens. A query whose keys are all masked attends to itself (causal) or to all padding,
+    because SDPA backends disagree about fully masked rows. Without causality, one row serves all queries. The mask has
+    floats, because SDPA would convert booleans again in every layer of every loop, and store each result for backward.
     """
     if causal:
-        places = torch.arange(keep.shape[1], device=keep.device)
-        earlier = keep[:, None, None, :] & (places <= places[:, None])
+        places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+        earlier = attention_mask[:, None, None, :] & (places <= places[:, None])
         visible = earlier | (places == places[:, None])
     else:
-        visible = (keep | ~keep.any(dim=1, keepdim=True))[:, None, None, :]
+        visible = (attention_mask | ~attention_mask.any(dim=1, keepdim=True))[:, None, None, :]
     return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, -torch.inf)
 
 
@@ -135,7 +137,7 @@ def attend_to_largest(
     bias: Float[Tensor, "batch 1 #seq seq"] | None = None,
     causal: bool,
 ) -> Float[Tensor, "batch head seq size"]:
-    """The limit of softmax: the mean of the values whose scores are largest. Scores get no gradient."""
+    """Return hardmax attention: the mean of the values whose scores are largest. Scores get no gradient."""
     scores = query @ key.transpose(-1, -2)
     if bias is not None:
         scores = scores + bias
@@ -156,7 +158,7 @@ def add_feed_forward(
     activation: Activation,
     norm: Norm = "rms",
 ) -> Float[Tensor, "batch seq dim"]:
-    """X + gamma * FF(RMSN(X)), FF(x) = W2 act(W1 x + b1) + b2."""
+    """Return X + gamma * FF(RMSN(X)), where FF(x) = W2 act(W1 x + b1) + b2."""
     hidden = normalise(x, modulation, norm=norm).to(w_in.dtype)
     hidden = _ACTIVATIONS[activation](F.linear(hidden, w_in, b_in))
     return _add_gated(x, F.linear(hidden, w_out, b_out), modulation)
@@ -169,17 +171,18 @@ def _add_gated(x: Tensor, update: Tensor, modulation: Modulation) -> Tensor:
 
 
 def example_norms(grad: Float[Tensor, "batch seq dim"]) -> Float[Tensor, " batch"]:
-    """The length of each example's gradient."""
+    """Return the gradient norm of each example."""
     return grad.norm(dim=(1, 2)).clamp(min=SMALLEST_NORM)
 
 
 def limit_growth(
     grad: Float[Tensor, "batch seq dim"], last_norms: Float[Tensor, " batch"], limit: float
 ) -> Float[Tensor, "batch seq dim"]:
-    """The gradient of a loop's state; where an example's has grown, since the last loop, to more than `limit` times the
-    batch's geometric mean, it is made as much shorter.
+    """Clip the gradients of a loop's state per example, and return them.
 
-    Back through many loops the gradients of a few examples explode, and drown all others of their batch.
+    The growth of an example is its gradient norm divided by its norm at the last loop (`last_norms`). It is limited to
+    `limit` times the geometric mean of the batch. Otherwise the gradients of a few examples explode over many loops and
+    dominate their batch.
     """
     growth = example_norms(grad) / last_norms
     factor = limit * growth.log().mean().exp() / growth
@@ -189,7 +192,7 @@ def limit_growth(
 def linear_cross_entropy(
     hidden: Float[Tensor, "*batch dim"], weight: Float[Tensor, "vocab dim"], targets: Int[Tensor, "*batch"]
 ) -> tuple[Float[Tensor, "*batch"], Bool[Tensor, "*batch"]]:
-    """The cross-entropy of the scores hidden W^T, in float32 at least, and whether the target's is the largest."""
+    """Return the cross-entropy of the scores hidden W^T, at least in float32, and if the target's is the largest."""
     scores = F.linear(hidden, weight)
     precise = scores.to(torch.promote_types(scores.dtype, torch.float32))
     losses = F.cross_entropy(precise.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)

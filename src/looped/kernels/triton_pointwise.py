@@ -1,6 +1,9 @@
-"""What happens between two matrix products, each as one pass over memory: residual and norm, rotation, both ways."""
+"""Pointwise Triton kernels between two matmuls, forward and backward: residual and norm, activation, rotation.
+
+Each kernel is one pass over memory.
+"""
 # pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
-# It takes a kernel for the Python function that it is written as.
+# pyright does not understand @triton.jit.
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,38 +20,45 @@ EPSILON = tl.constexpr(RMS_EPSILON)
 SMALLEST = tl.constexpr(SMALLEST_NORM)
 
 ELEMENTS = 4096
-"""of a tile that holds whole rows"""
+"""elements of a tile that holds whole rows"""
 FLAT = 2048
-"""of a tile without such a bound: 8 a thread, one wide load each"""
+"""elements of any other tile: 8 per thread, one wide load each"""
 SUM_ROWS, SUM_COLUMNS = 128, 128
-"""tile of `activation_backward`, whose columns are summed"""
+"""tile of `activation_backward`, which sums its columns"""
 
 
 def _tile(width: int) -> tuple[int, int]:
-    """(rows, columns) of a tile that holds whole rows."""
+    """Return (rows, columns) of a tile that holds whole rows."""
     columns = triton.next_power_of_2(width)
     return max(1, ELEMENTS // columns), columns
 
 
+def _pointers(placeholder: Tensor, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+    """Return the tensors with a placeholder for None, because a kernel needs a pointer for every argument."""
+    return tuple(placeholder if tensor is None else tensor for tensor in tensors)
+
+
 class Rounded(NamedTuple):
-    """Numbers in the precision of the products, which read them as they are, and the rest of their digits."""
+    """Numbers in the precision of the matmuls, and the bits that this precision cuts off."""
 
     value: Tensor
-    """(tokens, dim)"""
+    """(tokens, dim) rounded numbers"""
     rest: Tensor | None = None
-    """(tokens, dim), int8: the eight bits that follow those of a bfloat16; None where nothing was rounded off"""
+    """(tokens, dim), int8: the eight bits after those of a bfloat16, or None if nothing was rounded"""
 
 
 class Normed(NamedTuple):
-    """A state over its RMS, and one over that RMS: all that the norm's backward pass needs, and, with the rest of the
-    digits, the state itself in three bytes a number."""
+    """A state divided by its RMS, and the inverse of that RMS, for the backward pass of the norm.
+
+    With the cut-off bits, this is also the state itself in three bytes per number.
+    """
 
     value: Tensor
-    """(tokens, dim), in the precision of the products"""
+    """(tokens, dim), in the precision of the matmuls"""
     inverse: Tensor
     """(tokens,), in float32"""
     rest: Tensor | None = None
-    """of the value's digits, as in `Rounded`"""
+    """cut-off bits of the value, as in `Rounded`"""
 
 
 def add_norm(
@@ -61,17 +71,17 @@ def add_norm(
     total: Tensor | None = None,
     normed: Normed | None = None,
 ) -> None:
-    """Write x + update + bias (dim,) to `state`, that plus inject to `total`, and that over its RMS to `normed`.
+    """Write x + update + bias to `state`, state + inject to `total`, and total / RMS(total) to `normed`.
 
-    x is a state, or what an earlier call wrote to `normed`; the rests of both may be the same memory.
+    `x` is a state, or the `normed` of an earlier call. The two may share the memory of their cut-off bits.
     """
     x, inverse, rest = x if isinstance(x, Normed) else (x, None, None)
     tokens, dim = x.shape
     rows, columns = _tile(dim)
     value, new_inverse, new_rest = normed or (None, None, None)
-    given = inverse, rest, update, bias, state, inject, total, value, new_inverse, new_rest
+    pointers = _pointers(x, inverse, rest, update, bias, state, inject, total, value, new_inverse, new_rest)
     _add_norm[(triton.cdiv(tokens, rows),)](
-        x, *(x if each is None else each for each in given), tokens, DIM=dim, ROWS=rows, COLUMNS=columns,
+        x, *pointers, tokens, DIM=dim, ROWS=rows, COLUMNS=columns,
         FROM_NORMED=inverse is not None, FROM_REST=rest is not None, UPDATE=update is not None, BIAS=bias is not None,
         STATE=state is not None, INJECT=inject is not None, TOTAL=total is not None, NORMED=value is not None,
         REST=new_rest is not None, num_warps=4,
@@ -88,21 +98,24 @@ def norm_backward(
     summed: Tensor | None = None,
     whole: Tensor | None = None,
 ) -> None:
-    """Write to `out` the gradient and what comes through the norm, and `further`; `whole` gets the same in float32, and
-    to `summed` the gradient is added before `further` is. Both rests may be the same memory."""
+    """Write to `out` the sum of `grad`, the gradient through the norm, and `further`.
+
+    `whole` gets the same sum in float32. The sum without `further` is added to `summed`. `grad` and `out` may share the
+    memory of their cut-off bits.
+    """
     value, rest = grad
     tokens, dim = value.shape
     rows, columns = _tile(dim)
-    given = rest, out.value, out.rest, further, summed, whole
+    pointers = _pointers(value, rest, out.value, out.rest, further, summed, whole)
     _norm_backward[(triton.cdiv(tokens, rows),)](
-        normed.value, normed.inverse, grad_normed, value, *(value if each is None else each for each in given), tokens,
+        normed.value, normed.inverse, grad_normed, value, *pointers, tokens,
         DIM=dim, ROWS=rows, COLUMNS=columns, REST=rest is not None, FURTHER=further is not None,
         SUMMED=summed is not None, WHOLE=whole is not None, num_warps=4,
     )  # fmt: skip
 
 
 def round_off(x: Tensor, out: Rounded) -> None:
-    """Write float32 numbers to `out`."""
+    """Write float32 numbers to `out`, rounded with their cut-off bits."""
     value, rest = out
     if rest is None:
         value.copy_(x)
@@ -111,7 +124,7 @@ def round_off(x: Tensor, out: Rounded) -> None:
 
 
 def example_norms(grad: Rounded, batch: int) -> Tensor:
-    """(batch,): as `reference.example_norms`, of gradients whose tokens follow each other."""
+    """Return (batch,) norms, as `reference.example_norms` does, of gradients (batch * seq, dim)."""
     value, rest = grad
     norms = torch.empty(batch, dtype=torch.float32, device=value.device)
     _example_norms[(batch,)](
@@ -122,7 +135,7 @@ def example_norms(grad: Rounded, batch: int) -> Tensor:
 
 
 def limit_growth(grad: Rounded, last_norms: Tensor, limit: float) -> None:
-    """As `reference.limit_growth`, in place."""
+    """Limit the gradients in place, as `reference.limit_growth` does."""
     value, rest = grad
     batch = len(last_norms)
     size = value.numel() // batch
@@ -133,15 +146,17 @@ def limit_growth(grad: Rounded, last_norms: Tensor, limit: float) -> None:
 
 
 def activation_forward(z: Tensor, activation: Activation) -> Tensor:
-    """act(z)"""
+    """Return act(z)."""
     out = torch.empty_like(z)
     _activation[(triton.cdiv(z.numel(), FLAT),)](z, out, z.numel(), KIND=activation, SIZE=FLAT, num_warps=8)
     return out
 
 
 def activation_backward(z: Tensor, grad: Tensor, active: Tensor, sums: Tensor, activation: Activation) -> None:
-    """Turn the gradient of act(z) into that of z, in place; write act(z) to `active` and, to `sums` (tiles, width),
-    the sums of the result over the tokens of a tile."""
+    """Replace the gradient of act(z) by that of z, in place.
+
+    Also write act(z) to `active`, and the sums of the result over the tokens of each tile to `sums` (tiles, width).
+    """
     tokens, width = z.shape
     grid = num_sums(tokens), triton.cdiv(width, SUM_COLUMNS)
     _activation_backward[grid](
@@ -151,15 +166,15 @@ def activation_backward(z: Tensor, grad: Tensor, active: Tensor, sums: Tensor, a
 
 
 def num_sums(tokens: int) -> int:
-    """Rows of `activation_backward`'s sums."""
+    """Return the number of rows in the sums of `activation_backward`."""
     return triton.cdiv(tokens, SUM_ROWS)
 
 
 def scaled_matrices(matrix: Tensor, table: Tensor | None, dtype: torch.dtype, *, by_column: bool) -> Tensor:
-    """(loops, rows, columns): a matrix times each loop's factors, one per column or per row of it."""
+    """Return (loops, rows, columns): the matrix times each loop's factors, which are per column or per row."""
     if table is None:
         return matrix[None].to(dtype)
-    table = table[:1] if table.stride(0) == 0 else table  # the same in all loops
+    table = table[:1] if table.stride(0) == 0 else table  # stride 0: the same factors in all loops
     rows, columns = matrix.shape
     out = torch.empty(len(table), rows, columns, dtype=dtype, device=matrix.device)
     grid = triton.cdiv(rows * columns, FLAT), len(table)
@@ -172,20 +187,22 @@ def scaled_matrices(matrix: Tensor, table: Tensor | None, dtype: torch.dtype, *,
 def gather_heads(
     parts: Sequence[Tensor], rotation: Rotation | None, *, num_heads: int, seq_len: int, out: Tensor
 ) -> None:
-    """Write gradients of queries, keys and values, each (batch, head, seq, size), to `out` (tokens, 3 * dim), those of
-    the first two turned back by the angles of their positions."""
+    """Write the gradients of queries, keys and values, each (batch, head, seq, size), to `out` (tokens, 3 * dim).
+
+    The gradients of queries and keys are rotated back by the angles of their positions.
+    """
     half, rows, pairs = _head_tile(out.shape[1], num_heads)
     grid = triton.cdiv(len(out), rows), num_heads
     for place, part in enumerate(parts):
-        turned = rotation is not None and place < 2
+        is_rotated = rotation is not None and place < 2
         _gather_heads[grid](
-            part, out, *(rotation if turned and rotation else (part, part)), len(out), seq_len, *part.stride()[:3],
-            place * num_heads, WIDTH=out.shape[1], HALF=half, ROWS=rows, PAIRS=pairs, TURNED=turned, num_warps=4,
+            part, out, *(rotation if is_rotated and rotation else (part, part)), len(out), seq_len, *part.stride()[:3],
+            place * num_heads, WIDTH=out.shape[1], HALF=half, ROWS=rows, PAIRS=pairs, ROTATED=is_rotated, num_warps=4,
         )  # fmt: skip
 
 
 def rotate_heads(qkv: Tensor, rotation: Rotation, *, num_heads: int, seq_len: int) -> None:
-    """Turn neighbours in the queries and keys of (tokens, 3 * dim) by the angles of their positions, in place."""
+    """Rotate the pairs of neighbours in queries and keys of (tokens, 3 * dim) by their positions' angles, in place."""
     half, rows, pairs = _head_tile(qkv.shape[1], num_heads)
     _rotate_heads[(triton.cdiv(len(qkv), rows), 2 * num_heads)](
         qkv, *rotation, len(qkv), seq_len, WIDTH=qkv.shape[1], HALF=half, ROWS=rows, PAIRS=pairs, num_warps=4
@@ -193,18 +210,18 @@ def rotate_heads(qkv: Tensor, rotation: Rotation, *, num_heads: int, seq_len: in
 
 
 def _head_tile(width: int, num_heads: int) -> tuple[int, int, int]:
-    """(pairs of a head, rows of a tile, pairs of it) for rows of queries, keys and values."""
+    """Return (pairs of a head, rows of a tile, pairs of a tile) for rows of queries, keys and values."""
     half = width // 3 // num_heads // 2
     pairs = triton.next_power_of_2(half)
     return half, max(1, ELEMENTS // 4 // pairs), pairs
 
 
 @triton.jit
-def _load_rounded(value_ptr, rest_ptr, at, there, REST: tl.constexpr):
-    """Numbers in float32, from a bfloat16 each and the eight bits that follow it, or as they are."""
-    value = tl.load(value_ptr + at, mask=there, other=0.0)
+def _load_rounded(value_ptr, rest_ptr, offsets, mask, REST: tl.constexpr):
+    """Load numbers as float32. With REST, join each bfloat16 with the eight bits that it cut off."""
+    value = tl.load(value_ptr + offsets, mask=mask, other=0.0)
     if REST:
-        rest = tl.load(rest_ptr + at, mask=there, other=0).to(tl.int32)
+        rest = tl.load(rest_ptr + offsets, mask=mask, other=0).to(tl.int32)
         bits = ((value.to(tl.int16, bitcast=True).to(tl.int32) << 8) + rest) << 8
         return bits.to(tl.float32, bitcast=True)
     else:  # noqa: RET505 (both branches must be seen as alternatives by the compiler)
@@ -212,16 +229,16 @@ def _load_rounded(value_ptr, rest_ptr, at, there, REST: tl.constexpr):
 
 
 @triton.jit
-def _store_rounded(x, value_ptr, rest_ptr, at, there, REST: tl.constexpr):
-    """The first 24 bits of each number, rounded: the nearest bfloat16, and how far it is from them; or as they are."""
+def _store_rounded(x, value_ptr, rest_ptr, offsets, mask, REST: tl.constexpr):
+    """Store numbers. With REST, round to 24 bits and store the nearest bfloat16 and the difference to it."""
     if REST:
-        bits = tl.where(x == x, x.to(tl.int32, bitcast=True), 0x7FC00000)  # no NaN that would turn into a number
+        bits = tl.where(x == x, x.to(tl.int32, bitcast=True), 0x7FC00000)  # one NaN that rounding leaves a NaN
         bits = (bits + 128) >> 8
         value = (bits + 128) >> 8
-        tl.store(value_ptr + at, value.to(tl.int16).to(tl.bfloat16, bitcast=True), mask=there)
-        tl.store(rest_ptr + at, (bits - (value << 8)).to(tl.int8), mask=there)
+        tl.store(value_ptr + offsets, value.to(tl.int16).to(tl.bfloat16, bitcast=True), mask=mask)
+        tl.store(rest_ptr + offsets, (bits - (value << 8)).to(tl.int8), mask=mask)
     else:
-        tl.store(value_ptr + at, x.to(value_ptr.dtype.element_ty), mask=there)
+        tl.store(value_ptr + offsets, x.to(value_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -234,25 +251,25 @@ def _add_norm(
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
-    there = (rows < num_tokens)[:, None] & (columns < DIM)[None, :]
-    at = rows.to(tl.int64)[:, None] * DIM + columns[None, :]
-    x = _load_rounded(x_ptr, x_rest_ptr, at, there, FROM_REST)
+    mask = (rows < num_tokens)[:, None] & (columns < DIM)[None, :]
+    offsets = rows.to(tl.int64)[:, None] * DIM + columns[None, :]
+    x = _load_rounded(x_ptr, x_rest_ptr, offsets, mask, FROM_REST)
     if FROM_NORMED:
         x = x / tl.load(x_inverse_ptr + rows, mask=rows < num_tokens, other=1.0)[:, None]
     if UPDATE:
-        x += tl.load(update_ptr + at, mask=there, other=0.0).to(tl.float32)
+        x += tl.load(update_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
     if BIAS:
         x += tl.load(bias_ptr + columns, mask=columns < DIM, other=0.0).to(tl.float32)[None, :]
     if STATE:
-        tl.store(state_ptr + at, x, mask=there)
+        tl.store(state_ptr + offsets, x, mask=mask)
     if INJECT:
-        x += tl.load(inject_ptr + at, mask=there, other=0.0).to(tl.float32)
+        x += tl.load(inject_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
     if TOTAL:
-        tl.store(total_ptr + at, x, mask=there)
+        tl.store(total_ptr + offsets, x, mask=mask)
     if NORMED:
         inverse = tl.rsqrt(tl.sum(x * x, axis=1) / DIM + EPSILON)
         tl.store(inverse_ptr + rows, inverse, mask=rows < num_tokens)
-        _store_rounded(x * inverse[:, None], value_ptr, rest_ptr, at, there, REST)
+        _store_rounded(x * inverse[:, None], value_ptr, rest_ptr, offsets, mask, REST)
 
 
 @triton.jit
@@ -264,27 +281,28 @@ def _norm_backward(
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
-    there = (rows < num_tokens)[:, None] & (columns < DIM)[None, :]
-    at = rows.to(tl.int64)[:, None] * DIM + columns[None, :]
-    normed = tl.load(normed_ptr + at, mask=there, other=0.0).to(tl.float32)
+    mask = (rows < num_tokens)[:, None] & (columns < DIM)[None, :]
+    offsets = rows.to(tl.int64)[:, None] * DIM + columns[None, :]
+    normed = tl.load(normed_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
     inverse = tl.load(inverse_ptr + rows, mask=rows < num_tokens, other=0.0)[:, None]
-    grad_normed = tl.load(grad_normed_ptr + at, mask=there, other=0.0).to(tl.float32)
-    grad = _load_rounded(grad_ptr, grad_rest_ptr, at, there, REST)
+    grad_normed = tl.load(grad_normed_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    grad = _load_rounded(grad_ptr, grad_rest_ptr, offsets, mask, REST)
     along = tl.sum(grad_normed * normed, axis=1)[:, None] / DIM
     grad += inverse * (grad_normed - normed * along)
     if SUMMED:
-        tl.store(summed_ptr + at, tl.load(summed_ptr + at, mask=there, other=0.0) + grad, mask=there)
+        tl.store(summed_ptr + offsets, tl.load(summed_ptr + offsets, mask=mask, other=0.0) + grad, mask=mask)
     if FURTHER:
-        grad += tl.load(further_ptr + at, mask=there, other=0.0)
+        grad += tl.load(further_ptr + offsets, mask=mask, other=0.0)
     if WHOLE:
-        tl.store(whole_ptr + at, grad, mask=there)
-    _store_rounded(grad, out_ptr, out_rest_ptr, at, there, REST)
+        tl.store(whole_ptr + offsets, grad, mask=mask)
+    _store_rounded(grad, out_ptr, out_rest_ptr, offsets, mask, REST)
 
 
 @triton.jit
 def _round_off(x_ptr, out_ptr, rest_ptr, size, SIZE: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    _store_rounded(tl.load(x_ptr + at, mask=at < size, other=0.0), out_ptr, rest_ptr, at, at < size, True)
+    offsets = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    mask = offsets < size
+    _store_rounded(tl.load(x_ptr + offsets, mask=mask, other=0.0), out_ptr, rest_ptr, offsets, mask, True)
 
 
 @triton.jit
@@ -310,19 +328,19 @@ def _limit_growth(
     logarithms = tl.log(norms / tl.load(last_ptr + all_examples, mask=inside, other=1.0))
     growth = tl.load(norms_ptr + example) / tl.load(last_ptr + example)
     factor = limit * tl.exp(tl.sum(logarithms, axis=0) / batch) / growth
-    if factor < 1.0:  # seldom: what is not limited is not even read
+    if factor < 1.0:  # rare, and gradients below the limit are not read
         places = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
-        at, there = example * size + places, places < size
-        x = _load_rounded(value_ptr, rest_ptr, at, there, REST)
-        _store_rounded(factor * x, value_ptr, rest_ptr, at, there, REST)
+        offsets, mask = example * size + places, places < size
+        x = _load_rounded(value_ptr, rest_ptr, offsets, mask, REST)
+        _store_rounded(factor * x, value_ptr, rest_ptr, offsets, mask, REST)
 
 
 @triton.jit
 def _activation(z_ptr, out_ptr, size, KIND: tl.constexpr, SIZE: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    z = tl.load(z_ptr + at, mask=at < size, other=0.0).to(tl.float32)
+    offsets = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    z = tl.load(z_ptr + offsets, mask=offsets < size, other=0.0).to(tl.float32)
     active, _ = activate(z, KIND)
-    tl.store(out_ptr + at, active.to(out_ptr.dtype.element_ty), mask=at < size)
+    tl.store(out_ptr + offsets, active.to(out_ptr.dtype.element_ty), mask=offsets < size)
 
 
 @triton.jit
@@ -335,12 +353,12 @@ def _activation_backward(
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for first in range(0, TILE, ROWS):
         rows = tile * TILE + first + tl.arange(0, ROWS)
-        there = (rows < num_tokens)[:, None] & (columns < WIDTH)[None, :]
-        at = rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
-        active, slope = activate(tl.load(z_ptr + at, mask=there, other=0.0).to(tl.float32), KIND)
-        slope *= tl.load(grad_ptr + at, mask=there, other=0.0).to(tl.float32)
-        tl.store(active_ptr + at, active.to(active_ptr.dtype.element_ty), mask=there)
-        tl.store(grad_ptr + at, slope.to(grad_ptr.dtype.element_ty), mask=there)
+        mask = (rows < num_tokens)[:, None] & (columns < WIDTH)[None, :]
+        offsets = rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+        active, slope = activate(tl.load(z_ptr + offsets, mask=mask, other=0.0).to(tl.float32), KIND)
+        slope *= tl.load(grad_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+        tl.store(active_ptr + offsets, active.to(active_ptr.dtype.element_ty), mask=mask)
+        tl.store(grad_ptr + offsets, slope.to(grad_ptr.dtype.element_ty), mask=mask)
         total += slope
     tl.store(sums_ptr + tile * WIDTH + columns, tl.sum(total, axis=0), mask=columns < WIDTH)
 
@@ -349,13 +367,13 @@ def _activation_backward(
 def _scaled_matrices(
     matrix_ptr, table_ptr, out_ptr, size, num_columns, table_stride, SIZE: tl.constexpr, BY_COLUMN: tl.constexpr
 ):
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    offsets = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     loop = tl.program_id(1).to(tl.int64)
-    there = at < size
-    factor = at % num_columns if BY_COLUMN else at // num_columns
-    factors = tl.load(table_ptr + loop * table_stride + factor, mask=there, other=0.0).to(tl.float32)
-    value = tl.load(matrix_ptr + at, mask=there, other=0.0).to(tl.float32) * factors
-    tl.store(out_ptr + loop * size + at, value.to(out_ptr.dtype.element_ty), mask=there)
+    mask = offsets < size
+    factor = offsets % num_columns if BY_COLUMN else offsets // num_columns
+    factors = tl.load(table_ptr + loop * table_stride + factor, mask=mask, other=0.0).to(tl.float32)
+    value = tl.load(matrix_ptr + offsets, mask=mask, other=0.0).to(tl.float32) * factors
+    tl.store(out_ptr + loop * size + offsets, value.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -366,30 +384,30 @@ def _rotate_heads(
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     pairs, columns = tl.arange(0, PAIRS), tl.arange(0, 2 * PAIRS)
     inside = (rows < num_tokens)[:, None]
-    there = inside & (columns < 2 * HALF)[None, :]
-    # Queries are the first heads of a row, keys the next ones.
-    at = qkv_ptr + rows.to(tl.int64)[:, None] * WIDTH + tl.program_id(1) * (2 * HALF) + columns[None, :]
+    mask = inside & (columns < 2 * HALF)[None, :]
+    # Queries are the first heads of a row, and keys the next ones.
+    pointers = qkv_ptr + rows.to(tl.int64)[:, None] * WIDTH + tl.program_id(1) * (2 * HALF) + columns[None, :]
     cos, sin = load_angles(cos_ptr, sin_ptr, rows % seq_len, pairs, inside & (pairs < HALF)[None, :], HALF)
-    x = tl.load(at, mask=there, other=0.0).to(tl.float32)
+    x = tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
     x = turn(x, cos.to(tl.float32), sin.to(tl.float32))
-    tl.store(at, x.to(qkv_ptr.dtype.element_ty), mask=there)
+    tl.store(pointers, x.to(qkv_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _gather_heads(
     part_ptr, out_ptr, cos_ptr, sin_ptr, num_tokens, seq_len, batch_stride, head_stride, place_stride, first_head,
-    WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr, TURNED: tl.constexpr,
+    WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr, ROTATED: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     pairs, columns = tl.arange(0, PAIRS), tl.arange(0, 2 * PAIRS)
     inside = (rows < num_tokens)[:, None]
-    there = inside & (columns < 2 * HALF)[None, :]
+    mask = inside & (columns < 2 * HALF)[None, :]
     tokens = rows.to(tl.int64)[:, None]
-    at = part_ptr + (tokens // seq_len) * batch_stride + head * head_stride + (tokens % seq_len) * place_stride
-    x = tl.load(at + columns[None, :], mask=there, other=0.0).to(tl.float32)
-    if TURNED:
+    pointers = part_ptr + (tokens // seq_len) * batch_stride + head * head_stride + (tokens % seq_len) * place_stride
+    x = tl.load(pointers + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+    if ROTATED:
         cos, sin = load_angles(cos_ptr, sin_ptr, rows % seq_len, pairs, inside & (pairs < HALF)[None, :], HALF)
         x = turn(x, cos.to(tl.float32), -sin.to(tl.float32))
-    to = out_ptr + tokens * WIDTH + (first_head + head) * (2 * HALF) + columns[None, :]
-    tl.store(to, x.to(out_ptr.dtype.element_ty), mask=there)
+    out_pointers = out_ptr + tokens * WIDTH + (first_head + head) * (2 * HALF) + columns[None, :]
+    tl.store(out_pointers, x.to(out_ptr.dtype.element_ty), mask=mask)

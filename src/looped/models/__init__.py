@@ -1,4 +1,4 @@
-"""The paper's models: `LoopModel` with its ends, `LoopStack` to put into work of your own."""
+"""The paper's models: `LoopModel` with embedding and output layer, and `LoopStack` for use in your own modules."""
 
 from looped.models.model import LoopModel, build_model
 from looped.models.stack import LoopStack

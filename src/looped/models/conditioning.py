@@ -1,9 +1,8 @@
-"""What scales the block in loop t (paper, Section 4.2), and the controls that the paper's choice is held against.
+"""Conditioning of the block on the loop index t (paper, Section 4.2), and the controls for comparison.
 
-A conditioner maps times to a table (time, layer, part * dim) once per forward pass: it depends on t alone, never on an
-example. At initialisation every scale is 1 and every gate 0 (and the theory's eta 1), for every t: the last layer is
-zero and its bias holds those values, set where the parameter is made, with no later initialisation that could undo it.
-(`modulation_init="random"` is what such a later initialisation would leave behind: the last layer like any other.)
+A conditioner maps times to a table (time, layer, part * dim) once per forward pass. The table depends on t, not on the
+examples. At initialisation every scale is 1, every gate is 0 and the theory's eta is 1, for every t: the last layer is
+zero and its bias holds these values. With `modulation_init="random"`, the last layer is drawn like any other matrix.
 """
 
 from typing import Literal
@@ -17,8 +16,8 @@ from looped.config import FREE_TABLES
 from looped.kernels import Modulation
 from looped.models.init import EMBEDDING_STD, linear_weight
 
-# What a conditioning sets, in the paper's order (alpha1, alpha2, gamma1, gamma2): a field of Modulation and the
-# sublayer it goes to. What is not set is constant: a learned gain for the scale, nothing for gate and shift.
+# The parts that a conditioning sets, in the paper's order (alpha1, alpha2, gamma1, gamma2): a field of Modulation and
+# its sublayer. Other parts are constant: the scale is then a learned gain, and there is no gate or shift.
 ATTENTION, FEED_FORWARD = 0, 1
 _SCALES = (("scale", ATTENTION), ("scale", FEED_FORWARD))
 _GATES = (("gate", ATTENTION), ("gate", FEED_FORWARD))
@@ -37,7 +36,7 @@ PARTS: dict[str, tuple[tuple[str, int], ...]] = {
 
 
 def sinusoid(values: Float[Tensor, " n"], dim: int) -> Float[Tensor, "n dim"]:
-    """PE(t): sin(t / 10000^(2i/d)) at place 2i and the cosine at place 2i + 1."""
+    """Return PE(t): sin(t / 10000^(2i/d)) at place 2i, and the cosine at place 2i + 1."""
     frequencies = 10000.0 ** (-torch.arange(0, dim, 2, dtype=values.dtype, device=values.device) / dim)
     angles = values[:, None] * frequencies
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
@@ -51,7 +50,7 @@ def loop_times(
     device: torch.device | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, " num_loops"]:
-    """The time of each loop: its index, unless more loops are run than trained and the policy says otherwise."""
+    """Return the time of each loop: its index, or what the policy gives if there are more loops than in training."""
     times = torch.arange(num_loops, device=device, dtype=dtype)
     if num_loops <= trained or extrapolation == "extend":
         return times
@@ -59,7 +58,10 @@ def loop_times(
 
 
 def start_values(conditioning: str, dim: int) -> Float[Tensor, " vectors"]:
-    """1 for scales, 0 for gates and shifts; eta multiplies a block without a gate, so it starts at 1."""
+    """Return the initial values: 1 for scales, 0 for gates and shifts.
+
+    The gate of eta starts at 1, because it multiplies a sublayer that has no other gate.
+    """
     ones = ("scale", "gate") if conditioning == "eta" else ("scale",)
     return torch.cat([torch.full((dim,), float(kind in ones)) for kind, _ in PARTS[conditioning]])
 
@@ -70,20 +72,22 @@ def modulation_tables(
     gains: tuple[Tensor | None, Tensor | None],
     num_loops: int,
 ) -> tuple[Modulation, Modulation]:
-    """Of attention and of the feed-forward layer: tables (loop, layer, dim) from a conditioner's, and from constant
-    gains (layer, dim) where it sets no scale."""
-    named: tuple[dict[str, Tensor | None], ...] = ({}, {})
+    """Return tables (loop, layer, dim) for attention and for the feed-forward layer.
+
+    They come from a conditioner's table. Scales that the conditioner does not set come from gains (layer, dim).
+    """
+    fields: tuple[dict[str, Tensor | None], ...] = ({}, {})
     for sublayer, gain in enumerate(gains):
-        named[sublayer]["scale"] = None if gain is None else gain.expand(num_loops, -1, -1)
+        fields[sublayer]["scale"] = None if gain is None else gain.expand(num_loops, -1, -1)
     if table is not None:
         parts = PARTS[conditioning]
         for (kind, sublayer), vectors in zip(parts, table.chunk(len(parts), dim=-1), strict=True):
-            named[sublayer][kind] = vectors
-    return Modulation(**named[ATTENTION]), Modulation(**named[FEED_FORWARD])
+            fields[sublayer][kind] = vectors
+    return Modulation(**fields[ATTENTION]), Modulation(**fields[FEED_FORWARD])
 
 
 class TimestepEncoding(nn.Module):
-    """TE(t) = W3 SiLU(W4 PE(t) + b4) + b3, shared by the layers, and W5 SiLU(TE(t)) + b5 for each of them."""
+    """Compute TE(t) = W3 SiLU(W4 PE(t) + b4) + b3, shared by all layers, and W5 SiLU(TE(t)) + b5 for each layer."""
 
     def __init__(
         self, start: Tensor, dim: int, num_layers: int, generator: Generator, kind: Literal["exact", "random"]
@@ -106,7 +110,7 @@ class TimestepEncoding(nn.Module):
 
 
 class StaticVectors(nn.Module):
-    """The same learned vectors in every loop: tells what gating does from what the timestep does."""
+    """The same learned vectors in every loop, to separate the effect of gating from that of the timestep."""
 
     def __init__(self, start: Tensor, num_layers: int) -> None:
         super().__init__()
@@ -117,7 +121,7 @@ class StaticVectors(nn.Module):
 
 
 class FreeTable(nn.Module):
-    """One free row per trained loop (the theory's eta(t)); times between two rows interpolate."""
+    """One learned row per trained loop (the theory's eta(t)). Times between two rows are interpolated."""
 
     def __init__(self, start: Tensor, num_layers: int, num_loops: int) -> None:
         super().__init__()
@@ -126,12 +130,12 @@ class FreeTable(nn.Module):
     def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer vectors"]:
         below = times.long().clamp(max=len(self.rows) - 1)
         above = (below + 1).clamp(max=len(self.rows) - 1)
-        share = (times - below)[:, None, None].to(self.rows.dtype)
-        return torch.lerp(self.rows[below], self.rows[above], share)
+        fraction = (times - below)[:, None, None].to(self.rows.dtype)
+        return torch.lerp(self.rows[below], self.rows[above], fraction)
 
 
 class AdditiveSignal(nn.Module):
-    """The Universal Transformer's way: PE(t) is added to the state, its amplitude starting at the embedding's."""
+    """PE(t) times a learned amplitude, which is added to the state as in the Universal Transformer."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -149,7 +153,7 @@ def build_conditioner(
     generator: Generator,
     kind: Literal["exact", "random"] = "exact",
 ) -> nn.Module | None:
-    """The module that makes the table, or None where nothing is set."""
+    """Return the module that computes the table, or None if the conditioning sets nothing."""
     if not PARTS[conditioning]:
         return None
     start = start_values(conditioning, dim)

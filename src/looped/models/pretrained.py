@@ -1,8 +1,8 @@
-"""Trained models as single files: the weights, and a card that says what they are.
+"""Trained models as single files: weights and a model card.
 
 `weights/TASK/NAME.safetensors` holds the weights in bfloat16. Its metadata has one entry, JSON: the run's config, the
-test score of the rounded weights, their origin, and an example to ask. (safetensors writes several entries in any
-order, and equal models should be equal files.) Both the card and the weights are covered by a SHA-256.
+test score of the rounded weights, their origin, and an example input. There is only one entry, because safetensors
+writes several in any order, and equal models should be equal files. A SHA-256 covers the card, another the weights.
 """
 
 import difflib
@@ -58,7 +58,7 @@ class ShippedScore:
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a model file says about itself."""
+    """The description of a model file."""
 
     name: str
     """TASK/NAME"""
@@ -68,7 +68,7 @@ class ModelCard:
     samples: int
     parameters: int
     test: ShippedScore
-    """score of these very weights on the first test examples"""
+    """score of these weights on the first test examples"""
     record: str
     """name of the run and of its record"""
     commit: str

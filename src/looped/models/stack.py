@@ -1,7 +1,7 @@
-"""The middle of a model: a stack of layers applied again and again (paper, Sections 2.2 and 4.2).
+"""The core of a model: a stack of layers that is applied in a loop (paper, Sections 2.2 and 4.2).
 
-The paper's three blocks are one class. A standard Transformer is a stack applied once, a looped one a stack applied
-`num_loops` times, and TMLT a looped one whose sublayers are scaled by functions of the loop index.
+The paper's three models are one class. `standard` applies the stack once and `looped` applies it `num_loops` times.
+`modulated` (the paper's TMLT) is looped, and functions of the loop index scale its sublayers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,41 +25,45 @@ from looped.models.conditioning import (
     modulation_tables,
 )
 from looped.models.init import linear_weight
-from looped.utils.errors import require, require_counts
+from looped.utils.errors import InputError, require, require_counts
 
 MOST_LOOPS = 100_000
-"""more is a slip of the finger, and would be noticed late"""
+"""upper limit on num_loops, to catch typos early"""
 
 AllLoops = Callable[[Tensor, int, Sequence[int], int], Sequence[Tensor]]
-"""(embeddings, number of loops, loops to read, first loop with a gradient) to the states after the loops to read"""
+"""engine for all loops: (embeddings, number of loops, loops to read, first loop with a gradient) -> states"""
 
 
 class Prepared(NamedTuple):
-    """What one pass over all loops shares, computed once: of the data it depends on the padding alone."""
+    """Values that all loops of one pass share. They depend on the padding, but not on the embeddings."""
 
     weights: list[LayerWeights]
+    """weights of each layer in the precision of the matmuls"""
     modulation: list[list[tuple[Modulation, Modulation]]]
-    """[loop][layer]: of attention and of the feed-forward layer"""
+    """[loop][layer]: modulation of attention and of the feed-forward layer"""
     signal: Tensor | None
+    """(loop, dim) additive timestep signal"""
     rotation: Rotation | None
-    keep: Tensor | None
-    """(batch, seq, 1): what is no padding, where there is some"""
+    """angles of rotary positions"""
+    attention_mask: Tensor | None
+    """(batch, seq, 1): True at tokens, False at padding"""
     bias: Tensor | None
+    """additive attention mask from the padding"""
 
 
 class Layer(nn.Module):
-    """The parameters of one Transformer layer; `LoopStack` applies them."""
+    """The parameters of one Transformer layer, which `LoopStack` applies."""
 
     def __init__(self, config: ModelConfig, generator: Generator) -> None:
         super().__init__()
         dim, ff_dim = config.dim, config.resolved_ff_dim
         parts = PARTS[config.resolved_conditioning]
-        # A gate starts the block at the identity. Without one, what each of the many additions contributes is made
-        # small instead, so that the state does not grow with the number of loops.
-        ungated = (2 * config.num_layers * config.num_loops) ** -0.5
+        # A gate makes the block start at the identity. A sublayer without a gate starts with smaller output weights
+        # instead, so that the state does not grow with the number of loops.
+        ungated_scale = (2 * config.num_layers * config.num_loops) ** -0.5
         gates_start_at_zero = config.resolved_conditioning != "eta"
         scales = [
-            1.0 if gates_start_at_zero and ("gate", sublayer) in parts else ungated
+            1.0 if gates_start_at_zero and ("gate", sublayer) in parts else ungated_scale
             for sublayer in (ATTENTION, FEED_FORWARD)
         ]
         self.w_qkv = nn.Parameter(linear_weight(3 * dim, dim, generator))
@@ -68,32 +72,33 @@ class Layer(nn.Module):
         self.b_in = nn.Parameter(torch.zeros(ff_dim))
         self.w_back = nn.Parameter(linear_weight(dim, ff_dim, generator, scales[FEED_FORWARD]))
         self.b_back = nn.Parameter(torch.zeros(dim))
-        constant = not any(kind == "scale" for kind, _ in parts)
-        self.gain_attention = nn.Parameter(torch.ones(dim)) if constant and config.norm != "none" else None
-        self.gain_feed_forward = nn.Parameter(torch.ones(dim)) if constant and config.norm == "rms" else None
+        has_gain = not any(kind == "scale" for kind, _ in parts)
+        self.gain_attention = nn.Parameter(torch.ones(dim)) if has_gain and config.norm != "none" else None
+        self.gain_feed_forward = nn.Parameter(torch.ones(dim)) if has_gain and config.norm == "rms" else None
 
     def weights(self, dtype: torch.dtype) -> LayerWeights:
+        """Return the matrices and biases in a precision."""
         return LayerWeights(*(getattr(self, name).to(dtype) for name in LayerWeights._fields))
 
     @property
     def gains(self) -> tuple[Tensor | None, Tensor | None]:
+        """Return the learned gains of the two norms, or None where the modulation sets the scale."""
         return self.gain_attention, self.gain_feed_forward
 
 
 class LoopStack(nn.Module):
-    """Layers, looped: from embeddings (batch, seq, dim) to the state after every loop, of the same shape.
+    """Looped layers: map embeddings (batch, seq, dim) to the state after every loop, of the same shape.
 
-    Of sequences of several lengths, `keep` (batch, seq) says where their tokens are. The states there are those of each
-    sequence by itself; no token sees padding, on whichever side it is, and its states are zero.
+    For padded batches, pass `attention_mask` (batch, seq), which is True at tokens. No token attends to padding, so
+    each sequence has the states that it has alone. The states of padding are zero.
 
-    Of the config's positions it knows the rotary ones; others are for whoever makes the embeddings. Without a generator
-    the weights are drawn by PyTorch's own, as in any module.
+    Only rotary positions are applied here; add learned or sinusoidal ones to the embeddings yourself. Without a
+    generator, the weights are drawn from PyTorch's global RNG, as in any module.
     """
 
     def __init__(self, config: ModelConfig, *, causal: bool = False, generator: Generator | None = None) -> None:
         super().__init__()
-        require(isinstance(config, ModelConfig), f"expected a ModelConfig, got {type(config).__name__}")
-        generator = _generator_by_seed() if generator is None else generator
+        generator = _global_generator() if generator is None else generator
         self.config = config
         self.causal = config.is_causal(causal)
         conditioning = config.resolved_conditioning
@@ -102,36 +107,36 @@ class LoopStack(nn.Module):
             conditioning, config.dim, config.num_layers, config.num_loops, generator, config.modulation_init
         )
         self.signal = AdditiveSignal(config.dim) if conditioning == "additive" else None
-        # concat starts at [I I], which is `add`.
-        both = torch.eye(config.dim).repeat(1, 2)
-        self.w_inject = nn.Parameter(both) if config.injection == "concat" else None
-        # How the loops are computed, which an engine may change: the sublayers, all loops at once, loops between states
-        # that are kept for the backward pass (0: all are).
+        # concat starts at [I I], which equals `add`.
+        identities = torch.eye(config.dim).repeat(1, 2)
+        self.w_inject = nn.Parameter(identities) if config.injection == "concat" else None
+        # An engine may replace the sublayers or the whole loop. With remat = n, only every n-th state is stored for the
+        # backward pass (0: all states).
         self.add_attention = kernels.add_attention
         self.add_feed_forward = kernels.add_feed_forward
         self.all_loops: AllLoops | None = None
         self.remat = 0
-        # What a backward pass does not let an example's gradient exceed (`kernels.limit_growth`).
-        self.growth_limit: float | None = None
+        self.growth_limit: float | None = None  # limit on the growth of an example's gradient, see kernels.limit_growth
         self.to(torch.float64 if config.precision == "float64" else torch.float32)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights, the modulation table and the state."""
-        return self._layers()[0].w_qkv.dtype  # not by `parameters`: replicas on several devices have none
+        """Return the dtype of the weights, the modulation table and the state."""
+        return self._layers()[0].w_qkv.dtype  # not from `parameters()`, which is empty in replicas of DataParallel
 
     @property
     def device(self) -> torch.device:
+        """Return the device of the weights."""
         return self._layers()[0].w_qkv.device
 
     @property
     def count_dtype(self) -> torch.dtype:
-        """Of times and positions: bfloat16 has no 257."""
+        """Return the dtype of loop and position indices (bfloat16 cannot represent integers above 256)."""
         return torch.promote_types(self.dtype, torch.float32)
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """Of the products."""
+        """Return the dtype of the matmuls."""
         return torch.bfloat16 if self.config.precision == "bfloat16" else self.dtype
 
     def forward(
@@ -139,11 +144,11 @@ class LoopStack(nn.Module):
         embeddings: Float[Tensor, "batch seq dim"],
         num_loops: int | None = None,
         *,
-        keep: Bool[Tensor, "batch seq"] | None = None,
+        attention_mask: Bool[Tensor, "batch seq"] | None = None,
     ) -> Float[Tensor, "batch seq dim"]:
-        """The state after the last loop; `iterate` has those after all."""
+        """Return the state after the last loop. Use `iterate` for the state after every loop."""
         num_loops = self.checked_loops(num_loops)
-        ((_, state),) = self.states_at(embeddings, num_loops, [num_loops - 1], keep=keep)
+        ((_, state),) = self.states_at(embeddings, num_loops, [num_loops - 1], attention_mask=attention_mask)
         return state
 
     def iterate(
@@ -152,23 +157,23 @@ class LoopStack(nn.Module):
         num_loops: int | None = None,
         backprop_loops: int | None = None,
         *,
-        keep: Bool[Tensor, "batch seq"] | None = None,
+        attention_mask: Bool[Tensor, "batch seq"] | None = None,
     ) -> Iterator[Float[Tensor, "batch seq dim"]]:
-        """The state after every loop. With `backprop_loops`, only that many last loops get a gradient."""
-        embeddings = self._checked(embeddings, keep)
-        return self._iterate(embeddings, self.checked_loops(num_loops), backprop_loops, keep)
+        """Return an iterator over the state after every loop. Only the last `backprop_loops` loops get a gradient."""
+        embeddings = self._mask_embeddings(embeddings, attention_mask)
+        return self._iterate(embeddings, self.checked_loops(num_loops), backprop_loops, attention_mask)
 
     def _iterate(
-        self, embeddings: Tensor, num_loops: int, backprop_loops: int | None, keep: Tensor | None
+        self, embeddings: Tensor, num_loops: int, backprop_loops: int | None, attention_mask: Tensor | None
     ) -> Iterator[Tensor]:
         first_with_grad = _first_with_grad(num_loops, backprop_loops)
-        prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device, keep)
+        prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device, attention_mask)
         state = self.start(embeddings)
-        limited = self._limited_growth()
+        limit_gradient = self._gradient_limiter()
         for t in range(num_loops):
-            # The mode is set around the computation alone: a generator must not leak it to its caller.
+            # Set the mode around the computation only, so that the generator does not leak it to its caller.
             with torch.set_grad_enabled(torch.is_grad_enabled() and t >= first_with_grad):
-                state = limited(self.loop(state, embeddings, prepared, t))
+                state = limit_gradient(self.loop(state, embeddings, prepared, t))
             yield state
 
     def states_at(
@@ -178,59 +183,66 @@ class LoopStack(nn.Module):
         read: Sequence[int],
         backprop_loops: int | None = None,
         *,
-        keep: Bool[Tensor, "batch seq"] | None = None,
+        attention_mask: Bool[Tensor, "batch seq"] | None = None,
     ) -> Iterator[tuple[int, Float[Tensor, "batch seq dim"]]]:
-        """(t, the state after loop t) for the loops `read`, from 0 and in order: what `iterate` yields there, by
-        whatever engine is set; with padding, which no engine for all loops at once knows, loop by loop."""
-        embeddings = self._checked(embeddings, keep)
+        """Yield (t, state after loop t) for the loops in `read`, which count from 0 and increase.
+
+        The current engine computes the states. With padding the loops run one by one, because no engine for all loops
+        supports padding.
+        """
+        embeddings = self._mask_embeddings(embeddings, attention_mask)
         num_loops, first_with_grad = self.checked_loops(num_loops), _first_with_grad(num_loops, backprop_loops)
-        if self.all_loops is not None and keep is None:
+        if self.all_loops is not None and attention_mask is None:
             yield from zip(read, self.all_loops(embeddings, num_loops, read, first_with_grad), strict=True)
         elif self.remat and torch.is_grad_enabled():
-            yield from self._rematerialised(embeddings, num_loops, read, first_with_grad, keep)
+            yield from self._rematerialise(embeddings, num_loops, read, first_with_grad, attention_mask)
         else:
-            for t, state in enumerate(self._iterate(embeddings, num_loops, backprop_loops, keep)):
+            for t, state in enumerate(self._iterate(embeddings, num_loops, backprop_loops, attention_mask)):
                 if t in read:
                     yield t, state
 
     def checked_loops(self, num_loops: int | None) -> int:
-        """So many, or as many as in training; `InputError` where they cannot be run."""
+        """Return `num_loops`, or the config's if it is None. Raise InputError if the model cannot run so many."""
         num_loops = self.config.num_loops if num_loops is None else num_loops
         require_counts(num_loops=num_loops)
-        require(num_loops <= MOST_LOOPS, f"num_loops must be at most {MOST_LOOPS:,}, got {num_loops}")
-        require(
-            self.config.block != "standard" or num_loops == 1,
-            f"a standard model applies its layers once: expected num_loops 1, got {num_loops}",
-        )
+        most = 1 if self.config.block == "standard" else MOST_LOOPS
+        if num_loops > most:
+            expected = f"at most {most} for a {self.config.block} model"
+            raise InputError(f"num_loops: expected {expected}, got {num_loops}", field="num_loops")
         return num_loops
 
-    def _checked(self, embeddings: Tensor, keep: Tensor | None) -> Tensor:
-        """The embeddings as the state has them, in its precision even where they were made under autocast; and with
-        nothing where nothing is kept, so that whatever padding holds is not seen."""
+    def _mask_embeddings(self, embeddings: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Return the embeddings in the state's precision, with zeros at padding. Raise InputError for wrong shapes."""
         dim, shape = self.config.dim, _shape(embeddings, "embeddings")
-        require(len(shape) == 3 and shape[2] == dim, f"expected embeddings (batch, seq, {dim}), got {shape}")
+        is_shape = len(shape) == 3 and shape[2] == dim
+        require(is_shape, f"embeddings: expected shape (batch, seq, {dim}), got {shape}")
         embeddings = embeddings.to(self.dtype)
-        if keep is None:
+        if attention_mask is None:
             return embeddings
-        came = _shape(keep, "keep")
+        mask_shape = _shape(attention_mask, "attention_mask")
         require(
-            keep.dtype == torch.bool and came == shape[:2],
-            f"expected keep to be bools of shape {shape[:2]}, got {keep.dtype} of shape {came}",
+            attention_mask.dtype == torch.bool and mask_shape == shape[:2],
+            f"attention_mask: expected bools of shape {shape[:2]}, got {attention_mask.dtype} of shape {mask_shape}",
         )
-        return embeddings.where(keep[..., None], 0.0)
+        return embeddings.where(attention_mask[..., None], 0.0)
 
-    def _rematerialised(
-        self, embeddings: Tensor, num_loops: int, read: Sequence[int], first_with_grad: int, keep: Tensor | None
+    def _rematerialise(
+        self,
+        embeddings: Tensor,
+        num_loops: int,
+        read: Sequence[int],
+        first_with_grad: int,
+        attention_mask: Tensor | None,
     ) -> Iterator[tuple[int, Tensor]]:
-        """Pieces of `remat` loops: between their ends, the backward pass computes everything again."""
-        prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device, keep)
+        """Run the loops in pieces of `remat` loops. The backward pass recomputes each piece from its first state."""
+        prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device, attention_mask)
         state = self.start(embeddings)
-        limited = self._limited_growth()
+        limit_gradient = self._gradient_limiter()
 
         def piece(state: Tensor, embeddings: Tensor, loops: range) -> list[Tensor]:
             states = []
             for t in loops:
-                state = limited(self.loop(state, embeddings, prepared, t))
+                state = limit_gradient(self.loop(state, embeddings, prepared, t))
                 if t in read or t == loops[-1]:
                     states.append(state)
             return states
@@ -246,56 +258,64 @@ class LoopStack(nn.Module):
             yield from zip((t for t in loops if t in read), states, strict=False)
             state = states[-1]
 
-    def _limited_growth(self) -> Callable[[Tensor], Tensor]:
-        """To be called with the states of one pass, in order: has the backward pass limit their gradients' growth."""
+    def _gradient_limiter(self) -> Callable[[Tensor], Tensor]:
+        """Return a function that registers a gradient-clipping hook on each loop's state. Call it in loop order."""
         limit, last_norms = self.growth_limit, []
 
-        def limited(grad: Tensor) -> Tensor:
+        def clip(grad: Tensor) -> Tensor:
             assert limit is not None
-            if not last_norms:  # a backward pass begins at the last loop
+            if not last_norms:  # the backward pass starts at the last loop
                 last_norms.append(kernels.example_norms(grad))
                 return grad
             return kernels.limit_growth(grad, last_norms[0], limit)
 
-        def watched(state: Tensor) -> Tensor:
+        def register(state: Tensor) -> Tensor:
             if limit is not None and state.requires_grad:
-                state.register_hook(limited)
+                state.register_hook(clip)
             return state
 
-        return watched
+        return register
 
     def start(self, embeddings: Tensor) -> Tensor:
-        """x0: the embeddings, or nothing where every loop adds them."""
+        """Return the state before the first loop: the embeddings, or zeros if every loop injects them."""
         return embeddings if self.config.injection == "none" else torch.zeros_like(embeddings)
 
     def prepare(
-        self, num_loops: int, seq_len: int, device: torch.device, keep: Bool[Tensor, "batch seq"] | None = None
+        self,
+        num_loops: int,
+        seq_len: int,
+        device: torch.device,
+        attention_mask: Bool[Tensor, "batch seq"] | None = None,
     ) -> Prepared:
-        """Cast the weights, make the modulation table and see who sees whom, once for all loops."""
+        """Return the values that all loops share: cast weights, modulation tables, positions and masks."""
         layers = self._layers()
+        bias = None
+        if attention_mask is not None:
+            bias = kernels.padding_bias(attention_mask, causal=self.causal, dtype=self.compute_dtype)
         return Prepared(
             weights=[layer.weights(self.compute_dtype) for layer in layers],
             modulation=_by_loop(self.modulation(num_loops, device), num_loops, len(layers)),
             signal=None if self.signal is None else self.signal(self._times(num_loops, device)),
             rotation=self.rotation(seq_len, device),
-            keep=None if keep is None else keep[..., None],
-            bias=None if keep is None else kernels.padding_bias(keep, causal=self.causal, dtype=self.compute_dtype),
+            attention_mask=None if attention_mask is None else attention_mask[..., None],
+            bias=bias,
         )
 
     def modulation(self, num_loops: int, device: torch.device) -> tuple[Modulation, Modulation]:
-        """Tables (loop, layer, dim) of what attention and the feed-forward layer are scaled by."""
-        require(
-            self.config.supports_loops(num_loops),
-            f"a free table of {self.config.num_loops} loops has no row for {num_loops}: "
-            "expected beyond 'clamp' or 'rescale', got 'extend'",
-        )
+        """Return the modulation of attention and of the feed-forward layer, as tables (loop, layer, dim)."""
+        if not self.config.supports_loops(num_loops):
+            rows = f"a table of {self.config.num_loops} loops has no row for loop {num_loops}"
+            raise InputError(
+                f"model.extrapolation: expected 'clamp' or 'rescale', because {rows}, got 'extend'",
+                field="model.extrapolation",
+            )
         table = None if self.conditioner is None else self.conditioner(self._times(num_loops, device))
         gains = zip(*(layer.gains for layer in self._layers()), strict=True)
         attention, feed_forward = (None if each[0] is None else torch.stack(each) for each in gains)
         return modulation_tables(self.config.resolved_conditioning, table, (attention, feed_forward), num_loops)
 
     def loop(self, state: Tensor, embeddings: Tensor, prepared: Prepared, t: int) -> Tensor:
-        """TF(x, t): inject the input, then one pass through the layers."""
+        """Return TF(x, t): inject the embeddings into the state, then apply the layers once."""
         if self.config.injection == "add":
             state = state + embeddings
         elif self.w_inject is not None:
@@ -325,10 +345,10 @@ class LoopStack(nn.Module):
                 activation=self.config.activation,
                 norm=self.config.norm,
             )
-        return state if prepared.keep is None else state.where(prepared.keep, 0.0)
+        return state if prepared.attention_mask is None else state.where(prepared.attention_mask, 0.0)
 
     def rotation(self, seq_len: int, device: torch.device) -> Rotation | None:
-        """The angles of rotary positions, where those are used."""
+        """Return the angles of rotary positions, or None if the config has other positions."""
         if self.config.positions != "rotary":
             return None
         half = self.config.dim // self.config.num_heads // 2
@@ -342,7 +362,7 @@ class LoopStack(nn.Module):
         )
 
     def _replicate_for_data_parallel(self) -> "LoopStack":
-        """As every module; but an engine for all loops at once knows the weights of its own stack, on their device."""
+        """Return a replica without the engine for all loops, which is bound to this stack's weights and device."""
         replica = super()._replicate_for_data_parallel()
         replica.all_loops = None
         return replica
@@ -351,14 +371,14 @@ class LoopStack(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 
 
-def _generator_by_seed() -> Generator:
-    """Of the CPU whatever the default device, with a seed that PyTorch's own seed gives."""
+def _global_generator() -> Generator:
+    """Return a CPU generator seeded from PyTorch's global RNG, whatever the default device is."""
     return torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
 
 
-def _shape(given: Tensor, name: str) -> tuple[int, ...]:
-    require(isinstance(given, Tensor), f"expected {name} to be a tensor, got {type(given).__name__}")
-    return tuple(given.shape)
+def _shape(tensor: Tensor, name: str) -> tuple[int, ...]:
+    require(isinstance(tensor, Tensor), f"{name}: expected a tensor, got {type(tensor).__name__}")
+    return tuple(tensor.shape)
 
 
 def _first_with_grad(num_loops: int, backprop_loops: int | None) -> int:
@@ -370,13 +390,16 @@ def _first_with_grad(num_loops: int, backprop_loops: int | None) -> int:
 def _by_loop(
     tables: tuple[Modulation, Modulation], num_loops: int, num_layers: int
 ) -> list[list[tuple[Modulation, Modulation]]]:
-    """[loop][layer] from tables (loop, layer, dim). Taken apart at once: one row at a time, the backward pass would
-    make a whole table for each."""
+    """Return the tables (loop, layer, dim) as [loop][layer].
+
+    `unbind` splits a table at once. If rows were indexed, the backward pass would allocate a whole table for each.
+    """
     attention, feed_forward = ([None if table is None else table.unbind() for table in each] for each in tables)
 
-    def of(rows: list[tuple[Tensor, ...] | None], t: int, layer: int) -> Modulation:
-        return Modulation(*(None if row is None else row[t][layer] for row in rows))
+    def row(loops: list[tuple[Tensor, ...] | None], t: int, layer: int) -> Modulation:
+        return Modulation(*(None if each is None else each[t][layer] for each in loops))
 
     return [
-        [(of(attention, t, layer), of(feed_forward, t, layer)) for layer in range(num_layers)] for t in range(num_loops)
+        [(row(attention, t, layer), row(feed_forward, t, layer)) for layer in range(num_layers)]
+        for t in range(num_loops)
     ]

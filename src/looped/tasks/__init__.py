@@ -1,6 +1,6 @@
-"""The tasks by name. A task's module is imported when the task is first used, because some need numba or tiktoken.
+"""The registry of tasks. A task's module is imported on first use, because some tasks need numba or tiktoken.
 
-To add a task, write a module here and add a line to `_HOMES`; the contract tests then cover it.
+To add a task, write a module in this package and add a line to `_CLASSES`. The contract tests then cover the task.
 """
 
 from collections.abc import Iterator, MutableMapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from looped.tasks.strings import EditDistance, LongestCommonSubsequence
     from looped.tasks.sudoku import Sudoku
 
-_HOMES = {  # name -> module and class
+_CLASSES = {  # name -> module and class
     "edit-distance": ("looped.tasks.strings", "EditDistance"),
     "lcs": ("looped.tasks.strings", "LongestCommonSubsequence"),
     "sudoku": ("looped.tasks.sudoku", "Sudoku"),
@@ -29,17 +29,17 @@ _HOMES = {  # name -> module and class
 
 
 class _Registry(MutableMapping[str, type[Task]]):
-    """A dictionary of task classes that imports each of ours on first use."""
+    """A dictionary of task classes that imports a built-in class on first use."""
 
     def __init__(self) -> None:
-        self._classes: dict[str, type[Task] | None] = dict.fromkeys(_HOMES)
+        self._classes: dict[str, type[Task] | None] = dict.fromkeys(_CLASSES)
 
     def __getitem__(self, name: str) -> type[Task]:
-        found = self._classes[name]
-        if found is None:
-            module, attribute = _HOMES[name]
-            found = self._classes[name] = getattr(import_module(module), attribute)
-        return found
+        cls = self._classes[name]
+        if cls is None:
+            module, attribute = _CLASSES[name]
+            cls = self._classes[name] = getattr(import_module(module), attribute)
+        return cls
 
     def __setitem__(self, name: str, task: type[Task]) -> None:
         self._classes[name] = task
@@ -55,17 +55,17 @@ class _Registry(MutableMapping[str, type[Task]]):
 
 
 TASKS = _Registry()
-_MODULE_OF = {attribute: module for module, attribute in _HOMES.values()}
+_MODULE_OF = {attribute: module for module, attribute in _CLASSES.values()}
 
 
 def task_class(name: str) -> type[Task]:
-    """Return the class of a task. Raise InputError, with the closest name, if there is no such task."""
+    """Return the class of a task. Raise InputError, with the closest name, if the name is unknown."""
     require_one_of("task", name, TASKS)
     return TASKS[name]
 
 
 def make_task(name: str, **settings: Any) -> Task:
-    """Return a task with some settings changed, such as `make_task("sudoku", side=4)`."""
+    """Return a task with the given settings, for example `make_task("sudoku", side=4)`."""
     cls = task_class(name)
     try:
         return cls(**settings)

@@ -1,7 +1,7 @@
-"""Data sets of a task: look at examples, write them to a file, check every example of a file, count what is in them.
+"""Data sets of a task: show examples, write them to a file, check a file, and compute statistics.
 
-A file holds one JSON object per line. The first says what the rest are (task, seed, split, size); each other one is an
-example in the task's own terms.
+A file has one JSON object per line. The first line is a header with task, seed, split and size. Every other line is
+one example, as `Task.examples` gives it.
 """
 
 import hashlib
@@ -15,26 +15,25 @@ from typing import IO, Any
 import numpy as np
 
 from looped.tasks import Batch, Split, Task, decode_task, encode_task
-from looped.tasks.base import MAX_EXAMPLES
+from looped.tasks.base import MAX_EXAMPLES, require_setting
 from looped.utils.errors import InputError, require
 from looped.utils.files import bounded_lines, from_json, save
 from looped.utils.types import Progress
 
-CHUNK = 500  # examples made and written at a time
-MAX_SIZE = 10**9  # of a file
-# Of examples that are counted: those are in memory together, and take about 40 bytes a number.
-MAX_NUMBERS = 2**26
+CHUNK = 500  # examples that are drawn and written at a time
+MAX_SIZE = 10**9  # examples in a file
+MAX_NUMBERS = 2**26  # input values for statistics, which are in memory together at about 40 bytes each
 
 
 def sample(task: Task, size: int = 5, seed: int = 0, split: Split = "train") -> list[dict[str, Any]]:
-    """The first `size` examples of a split in the task's own terms."""
+    """Return the first `size` examples of a split."""
     return list(chain.from_iterable(parts(task, size, seed, split)))
 
 
 def parts(
     task: Task, size: int, seed: int = 0, split: Split = "train", *, most: int = MAX_EXAMPLES
 ) -> Iterator[list[dict[str, Any]]]:
-    """The same, some at a time: however many there are, few are in memory."""
+    """Return an iterator over lists of the first `size` examples, so that few are in memory at a time."""
     _require_size(size, most)
     numbers = range(size)
     return (task.examples(seed, split, numbers[start : start + CHUNK]) for start in range(0, size, CHUNK))
@@ -48,10 +47,10 @@ def build(
     split: Split = "train",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write a data set. Until it is complete, whatever lay at `path` before stays there untouched."""
+    """Write a data set and return its header and hash. The old file at `path` stays until the new one is complete."""
     path = Path(path)
     _require_size(size, MAX_SIZE)
-    require(not path.is_dir(), f"expected a file to write, got the folder {path}")
+    require(not path.is_dir(), f"{path}: expected a file, got a folder")
     header = {"task": encode_task(task), "seed": seed, "split": split, "size": size}
     digest = hashlib.sha256()
 
@@ -65,33 +64,36 @@ def build(
 
 
 def check(path: str | Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Verify every example of a file with its task's reference solver; the first that is wrong is an `InputError`."""
+    """Verify every example of a file with the task's reference solver. Raise InputError at the first wrong one."""
     path = Path(path)
     rows = _read(path)
     header = next(rows, None)
     if header is None:
-        raise InputError(f"{path} is empty: expected a data set")
+        raise InputError(f"{path}: expected a data set, got an empty file")
     task, size = _task_and_size(header, path)
     done = 0
     for done, example in enumerate(rows, start=1):
         where = f"{path}, line {done + 1}"
-        require(done <= size, f"{where}: expected {size} examples, as the first line says, got more")
+        require(done <= size, f"{where}: expected {size} examples (from the first line), got more")
         try:
             task.verify(example)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         if progress is not None:
             progress(done, size)
-    require(done == size, f"{path} is cut short: expected {size} examples, as the first line says, got {done}")
+    require(done == size, f"{path}: expected {size} examples (from the first line), got {done}")
     return {"path": str(path), "task": task.name, "examples": done}
 
 
 def stats(task: Task, size: int = 1000, seed: int = 0, split: Split = "train") -> dict[str, Any]:
-    """What the first `size` examples of a split, or all, are like: classes, the best constant answer, and the like."""
+    """Return statistics of the first `size` examples of a split, such as the classes and the best constant answer.
+
+    Held-out examples that repeat are counted once, as in a test.
+    """
     numbers_each = task.spec.seq_len * (task.spec.input_size if task.spec.kind == "vectors" else 1)
     _require_size(size, max(1, min(MAX_EXAMPLES, MAX_NUMBERS // numbers_each)))
     if split != "train":
-        size = task.distinct_among(split, size)  # as a test counts them
+        size = task.distinct_among(split, size)
     batch = task.sample(seed, split, range(size))
     examples = task.examples(seed, split, range(size))
     result: dict[str, Any] = {
@@ -111,7 +113,7 @@ def stats(task: Task, size: int = 1000, seed: int = 0, split: Split = "train") -
 
 
 def fingerprint(batch: Batch) -> str:
-    """A hash of a batch's content: two held-out sets are one set if these are equal."""
+    """Return a hash of a batch's content."""
     digest = hashlib.sha256()
     for array in batch:
         digest.update(f"{array.dtype.str} {array.shape}".encode())
@@ -120,8 +122,7 @@ def fingerprint(batch: Batch) -> str:
 
 
 def _require_size(size: int, most: int) -> None:
-    require(size >= 1, f"size must be at least 1, got {size}")
-    require(size <= most, f"size must be at most {most:,}, got {size}")
+    require_setting(1 <= size <= most, "size", f"an integer in 1..{most}", size)
 
 
 def _lines(task: Task, header: dict[str, Any], progress: Progress | None) -> Iterator[bytes]:
@@ -139,18 +140,19 @@ def _as_line(value: dict[str, Any]) -> bytes:
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file, line by line."""
+    """Yield the objects of a file, line by line."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(bounded_lines(file, path), start=1):
                 try:
                     value = from_json(line)
-                except ValueError:  # bad UTF-8 is one, too
-                    raise InputError(f"{path}, line {number}: expected a JSON object, got {_shorten(line)}") from None
-                require(isinstance(value, dict), f"{path}, line {number}: expected a JSON object, got {_shorten(line)}")
+                except ValueError:  # also for invalid UTF-8
+                    value = None
+                if not isinstance(value, dict):
+                    raise InputError(f"{path}, line {number}: expected a JSON object, got {_shorten(line)}")
                 yield value
     except OSError as error:
-        raise InputError(f"could not read {path}: {error.strerror}") from None
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _shorten(line: bytes) -> str:

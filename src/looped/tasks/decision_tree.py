@@ -1,7 +1,7 @@
-"""In-context decision trees (appendix, "In-Context Learning"): learn a tree from points that follow each other.
+"""In-context learning of decision trees (the paper's appendix, "In-Context Learning").
 
-An example is x1, y1, x2, y2, ..., xk: vectors, where a value y is written as (y, 0, ..., 0). The value of every point
-is predicted at its x, from the points before it; the last point is the query.
+An example is a sequence of vectors x1, y1, x2, y2, ..., xk, where a value y is written as (y, 0, ..., 0). The model
+predicts the value of every point at its x, from the points before it. The last point is the query.
 """
 
 import math
@@ -14,33 +14,43 @@ import numpy as np
 from numba import uint64
 
 from looped.tasks import rng
-from looped.tasks.base import Batch, Spec, Split, Task, draw_keys, split_buckets, summary, typed_fields
+from looped.tasks.base import (
+    Batch,
+    Spec,
+    Split,
+    Task,
+    draw_keys,
+    require_setting,
+    split_buckets,
+    summary,
+    typed_fields,
+)
 from looped.tasks.jit import compiled
 from looped.utils.errors import InputError, require
 
 
 @dataclass(frozen=True)
 class DecisionTree(Task):
-    """Value of a query under a hidden tree that goes right where a coordinate is positive."""
+    """Value of a query point under a hidden tree, which branches right where a coordinate is positive."""
 
     name: ClassVar[str] = "decision-tree"
     metric: ClassVar[str] = "squared_error"
     higher_is_better: ClassVar[bool] = False
 
     points: int = 101
-    """points of a prompt, the query included"""
+    """number of points in a prompt, including the query"""
     dims: int = 20
     """dimensions of a point"""
     depth: int = 4
     """depth of the tree, which has 2^depth leaves"""
     shrink: Literal["points-and-dims", "points"] = "points-and-dims"
-    """what smaller prompts of a curriculum have fewer of; the public code's trees keep all dimensions"""
+    """quantities that a curriculum reduces: points and dimensions, or points only (the trees of the public code)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(1 <= self.points <= 4096, f"task.points must be in 1..4096, got {self.points}")
-        require(1 <= self.dims <= 4096, f"task.dims must be in 1..4096, got {self.dims}")
-        require(1 <= self.depth <= 12, f"task.depth must be in 1..12, got {self.depth}")
+        require_setting(1 <= self.points <= 4096, "task.points", "an integer in 1..4096", self.points)
+        require_setting(1 <= self.dims <= 4096, "task.dims", "an integer in 1..4096", self.dims)
+        require_setting(1 <= self.depth <= 12, "task.depth", "an integer in 1..12", self.depth)
 
     @property
     def size(self) -> int:
@@ -54,7 +64,10 @@ class DecisionTree(Task):
         return 2 * size - 1
 
     def dims_at(self, size: int) -> int:
-        """Dimensions of a prompt of `size` points, in proportion: 26, 31, ..., 101 points have 5, 6, ..., 20."""
+        """Return the used dimensions of a prompt of `size` points, in proportion to the points unless `shrink` says no.
+
+        By default 26, 31, ..., 101 points have 5, 6, ..., 20 dimensions.
+        """
         return self.dims if self.shrink == "points" else max(1, self.dims * size // self.points)
 
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
@@ -69,12 +82,12 @@ class DecisionTree(Task):
         return mask
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
-        """The squared error at the query, divided by nothing, and by the dimensions (as it seems in the paper)."""
+        """Return the squared error at the query, as it is and divided by the dimensions (probably the paper's unit)."""
         error = self.curve(prediction, batch)[:, -1]
         return {"squared_error": error, "squared_error_over_dims": error / self.dims}
 
     def curve(self, prediction: np.ndarray, batch: Batch) -> np.ndarray:
-        """(batch, points) squared errors, divided by nothing; in column k after k examples. Their mean is the curve."""
+        """Return (batch, points) squared errors. Column k holds the error after k examples."""
         return np.square(np.asarray(prediction, dtype=np.float64) - batch.targets)[:, ::2, 0]
 
     def render(self, inputs: np.ndarray) -> str:
@@ -89,12 +102,12 @@ class DecisionTree(Task):
         for k, line in enumerate(lines):
             x, arrow, y = line.partition("->")
             where = f"in point {k + 1}: {line.strip()!r}"
-            require(bool(arrow), f"expected a point and its value, like 0.5 -1 -> 2, {where}")
+            require(bool(arrow), f"expected a point and its value such as 0.5 -1 -> 2, got no arrow {where}")
             inputs[2 * k] = self._numbers(x.split(), self.dims, where)
             if k < len(lines) - 1:
                 inputs[2 * k + 1, 0] = self._numbers(y.split(), 1, where)[0]
             else:
-                require(y.strip() == "?", f"expected ? as the last point's value, {where}")
+                require(y.strip() == "?", f"expected ? as the last value, got {y.strip()!r} {where}")
         return inputs
 
     def answer(self, outputs: np.ndarray) -> str:
@@ -104,13 +117,12 @@ class DecisionTree(Task):
         return {"x": _shortest(inputs[::2]), "y": _shortest(outputs[::2, 0])}
 
     def examples(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray) -> list[dict[str, Any]]:
-        """The points and the tree behind them: nodes row by row from the root, leaves from left to right."""
+        """Return the points and their tree: nodes level by level from the root, leaves from left to right."""
         inputs, values, coordinates, leaves = self._draw(seed, split, indices, self.points)
         return [
-            {"x": _shortest(inputs[i, ::2]), "y": _shortest(values[i]),
-             "coordinates": coordinates[i].tolist(), "leaves": _shortest(leaves[i])}
-            for i in range(len(inputs))
-        ]  # fmt: skip
+            {"x": _shortest(x), "y": _shortest(y), "coordinates": axes.tolist(), "leaves": _shortest(leaf_values)}
+            for x, y, axes, leaf_values in zip(inputs[:, ::2], values, coordinates, leaves, strict=True)
+        ]
 
     def verify(self, example: dict[str, Any]) -> None:
         xs, ys, coordinates, leaves = typed_fields(example, x=list, y=list, coordinates=list, leaves=list)
@@ -119,13 +131,13 @@ class DecisionTree(Task):
         require(
             len(coordinates) == 2**self.depth - 1
             and all(type(axis) is int and 0 <= axis < self.dims for axis in coordinates),
-            f"expected {2**self.depth - 1} coordinates in 0..{self.dims - 1}, got {str(coordinates)[:60]}",
+            f"coordinates: expected {2**self.depth - 1} in 0..{self.dims - 1}, got {str(coordinates)[:60]}",
         )
-        require(len(xs) == self.points, f"expected {self.points} points, got {len(xs)}")
+        require(len(xs) == self.points, f"x: expected {self.points} points, got {len(xs)}")
         for k, (x, y) in enumerate(zip(xs, ys, strict=True)):
             _require_numbers(f"point {k + 1}", x, self.dims)
             expected = tree_value(coordinates, leaves, x)
-            require(y == expected, f"expected {expected} as the value of point {k + 1}, got {y}")
+            require(y == expected, f"y of point {k + 1}: expected {expected}, got {y}")
 
     def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         values = np.array([example["y"] for example in examples])
@@ -136,29 +148,28 @@ class DecisionTree(Task):
         }
 
     def _draw(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int) -> tuple[np.ndarray, ...]:
-        """Inputs, values of the points, coordinates of the nodes and values of the leaves, one row per example."""
+        """Return inputs, values of the points, coordinates of the nodes and values of the leaves, by example."""
         keys = draw_keys(seed, split, indices)
         inputs = np.zeros((len(indices), 2 * size - 1, self.dims), dtype=np.float32)
         values = np.empty((len(indices), size), dtype=np.float32)
         coordinates = np.empty((len(indices), 2**self.depth - 1), dtype=np.int64)
         leaves = np.empty((len(indices), 2**self.depth), dtype=np.float32)
-        _draw_prompts(
-            inputs, values, coordinates, leaves, *keys, *split_buckets(split), self.dims_at(size),
-        )  # fmt: skip
+        _draw_prompts(inputs, values, coordinates, leaves, *keys, *split_buckets(split), self.dims_at(size))
         return inputs, values, coordinates, leaves
 
     def _numbers(self, words: list[str], count: int, where: str) -> list[float]:
         try:
             numbers = [float(word) for word in words]
         except ValueError:
-            raise InputError(f"expected numbers, {where}") from None
+            raise InputError(f"expected numbers, got {' '.join(words)!r} {where}") from None
         require(len(numbers) == count, f"expected {count} number{'s' * (count > 1)}, got {len(numbers)} {where}")
-        require(bool(np.isfinite(np.array(numbers, dtype=np.float32)).all()), f"expected finite numbers, {where}")
+        is_finite = bool(np.isfinite(np.array(numbers, dtype=np.float32)).all())
+        require(is_finite, f"expected finite numbers, got {' '.join(words)!r} {where}")
         return numbers
 
 
 def tree_value(coordinates: Sequence[int], leaves: Sequence[float], x: Sequence[float], node: int = 0) -> float:
-    """The tree's value at x, by its definition: the reference that the generator is checked against."""
+    """Return the tree's value at x by its recursive definition, which checks the fast generator."""
     if node >= len(coordinates):
         return leaves[node - len(coordinates)]
     left, right = 2 * node + 1, 2 * node + 2
@@ -170,20 +181,18 @@ def _require_numbers(name: str, values: Any, count: int) -> None:
         isinstance(values, list)
         and len(values) == count
         and all(type(value) is float and math.isfinite(value) for value in values),
-        f"expected a list of {count} numbers as {name}, got {str(values)[:60]}",
+        f"{name}: expected a list of {count} numbers, got {str(values)[:60]}",
     )
 
 
 def _shortest(numbers: np.ndarray) -> Any:
-    """Python floats with as few digits as tell the 32-bit numbers apart."""
+    """Return float32 numbers as Python floats with the fewest digits that identify them."""
     return np.asarray(numbers, dtype=np.float32).astype(str).astype(np.float64).tolist()
 
 
 @compiled(nogil=True)
-def _draw_prompts(
-    inputs, values, coordinates, leaves, seed, split, indices, first_bucket, end_bucket, dims
-):  # fmt: skip
-    """Trees are drawn again until their content falls into the split's buckets: no tree is in two splits."""
+def _draw_prompts(inputs, values, coordinates, leaves, seed, split, indices, first_bucket, end_bucket, dims):
+    """Draw trees and points. Draw each tree again until its content hash is in one of the split's buckets."""
     num_points = values.shape[1]
     for row in range(len(indices)):
         state = rng.start(seed, split, indices[row])
@@ -225,12 +234,12 @@ def _evaluate(coordinates, leaves, x):
 
 @compiled(nogil=True)
 def _fill_normal(state, out):
-    """Independent standard normal numbers, two at a time from a uniform radius and angle (Box and Muller)."""
+    """Fill `out` with independent standard normal numbers (Box-Muller) and return the next state."""
     for i in range(0, len(out), 2):
         state, uniform = rng.unit(state)
-        state, turn = rng.unit(state)
+        state, angle = rng.unit(state)
         radius = np.sqrt(-2.0 * np.log(1.0 - uniform))
-        out[i] = radius * np.cos(2.0 * np.pi * turn)
+        out[i] = radius * np.cos(2.0 * np.pi * angle)
         if i + 1 < len(out):
-            out[i + 1] = radius * np.sin(2.0 * np.pi * turn)
+            out[i + 1] = radius * np.sin(2.0 * np.pi * angle)
     return state

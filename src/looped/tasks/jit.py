@@ -1,4 +1,4 @@
-"""Loops compiled to machine code by numba, and where that code is kept for the next process."""
+"""Compile loops with numba, and cache the machine code on disk."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,40 +11,39 @@ from numba.core.caching import FunctionCache
 from looped.utils.errors import InputError
 from looped.utils.files import cache_folder
 
-_settings: Any = numba.config  # pyright: ignore[reportPrivateImportUsage] (its names are made from the environment)
+_settings: Any = numba.config  # pyright: ignore[reportPrivateImportUsage] (its names come from the environment)
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """numba's `njit`, with the machine code kept in the cache folder.
+    """Return numba's `njit`, with the machine code cached in NUMBA_CACHE_DIR or else in our cache folder.
 
-    NUMBA_CACHE_DIR goes first. Where neither can be written, numba tries the places that it knows, the package's own
-    folder among them; and where none of those can, nothing is kept: compiling again in every process beats dying.
+    If that folder is read-only, numba tries its own places, such as the package's folder. If none can be written, every
+    process compiles again.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        chosen = _settings.CACHE_DIR
-        made: Any = njit(**options)(function)
+        user_folder = _settings.CACHE_DIR
+        dispatcher: Any = njit(**options)(function)
         try:
-            # Looked at by the cache at once, and put back for whoever else uses numba in this process.
-            _settings.CACHE_DIR = chosen or str(cache_folder() / "numba")
-            made._cache = _Cache(function)
-        except (RuntimeError, InputError):  # no place at all; no home folder to have one in
+            # The cache reads this setting at once. Restore it for other users of numba in this process.
+            _settings.CACHE_DIR = user_folder or str(cache_folder() / "numba")
+            dispatcher._cache = _Cache(function)
+        except (RuntimeError, InputError):  # no writable folder, or no home folder
             pass
         finally:
-            _settings.CACHE_DIR = chosen
-        return made
+            _settings.CACHE_DIR = user_folder
+        return dispatcher
 
     return decorate
 
 
 class _Cache(FunctionCache):
-    """numba's own, which dies of a damaged file and of a full disk: here the one is made again, and the other keeps
-    nothing."""
+    """numba's cache, which also survives a damaged file (compile again) and a full disk (store nothing)."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except Exception:  # there is no saying what reading back half an object raises
+        except Exception:  # unpickling a damaged file may raise anything
             try:
                 self.flush()
             except OSError:

@@ -1,4 +1,4 @@
-"""Countdown's inner loops: drawing puzzles that have a solution, finding the first one, checking answers; in tokens."""
+"""Inner loops of Countdown on tokens: draw puzzles with a solution, find the first solution, check answers."""
 
 import numpy as np
 from numba import uint64
@@ -19,10 +19,11 @@ MAX_TRIES = 1_000_000
 
 
 @compiled(nogil=True)
-def draw_examples(
-    sequences, seed, split, indices, first_bucket, end_bucket, count, max_input, targets, largest
-):  # fmt: skip
-    """Draw numbers and target again, from the example's own stream, until they fit the split and have a solution."""
+def draw_examples(sequences, seed, split, indices, first_bucket, end_bucket, count, max_input, targets, largest):
+    """Fill in one puzzle with its solution per index. Return False if an example needs more than MAX_TRIES draws.
+
+    Numbers and target are drawn again, from the example's own stream, until they fit the split and have a solution.
+    """
     hands = np.empty((MAX_COUNT + 1, MAX_COUNT), dtype=np.int64)
     steps = np.empty((MAX_COUNT - 1, 4), dtype=np.int64)
     for row in range(len(indices)):
@@ -45,7 +46,7 @@ def draw_examples(
 
 @compiled(nogil=True)
 def _content_bucket(numbers, count):
-    """By the numbers without their order: the same numbers stay in one split, whatever the target."""
+    """Return the bucket of the sorted numbers. The target does not matter, so equal numbers stay in one split."""
     digest = uint64(count)
     previous = np.int64(0)
     used = 0
@@ -64,16 +65,17 @@ def _content_bucket(numbers, count):
 
 @compiled(nogil=True)
 def search(hands, count, target, largest, steps):
-    """The first solution, depth first: pairs (i, j), i < j, in the order of the numbers; for each pair + * - /.
+    """Write the steps of the first solution and return True, or return False if there is none.
 
-    A sum or product is written in the order of the numbers, a difference or quotient from the larger to the smaller.
-    The result of a step goes behind the numbers that are left. `hands[k]` holds the k numbers still at hand.
+    The search is depth first over the pairs (i, j) with i < j, and tries + * - / for each pair. Sums and products keep
+    the order of the numbers; differences and quotients put the larger number first. The result of a step is appended to
+    the remaining numbers. `hands[k]` holds the k numbers that are left.
     """
     hand = hands[count]
     if count == 2:
         operator = _last_operator(hand[0], hand[1], target)
         if operator:
-            _note(steps[0], hand[0], hand[1], operator, target)
+            _store_step(steps[0], hand[0], hand[1], operator, target)
         return operator != 0
     for i in range(count - 1):
         for j in range(i + 1, count):
@@ -99,14 +101,14 @@ def search(hands, count, target, largest, steps):
                         place += 1
                 hands[count - 1, place] = result
                 if search(hands, count - 1, target, largest, steps):
-                    _note(steps[count - 2], a, b, operator, result)
+                    _store_step(steps[count - 2], a, b, operator, result)
                     return True
     return False
 
 
 @compiled(nogil=True)
 def _last_operator(a, b, target):
-    """The first operator that makes the target of the last two numbers, 0 if none; most of the search is spent here."""
+    """Return the first operator that makes the target from the last two numbers, or 0. This is the hot spot."""
     high, low = max(a, b), min(a, b)
     if a + b == target:
         return PLUS
@@ -118,11 +120,11 @@ def _last_operator(a, b, target):
 
 
 @compiled(nogil=True)
-def _note(step, a, b, operator, result):
-    ordered = operator in (MINUS, OVER)
-    step[0] = max(a, b) if ordered else a
+def _store_step(step, a, b, operator, result):
+    larger_first = operator in (MINUS, OVER)
+    step[0] = max(a, b) if larger_first else a
     step[1] = operator
-    step[2] = min(a, b) if ordered else b
+    step[2] = min(a, b) if larger_first else b
     step[3] = result
 
 
@@ -143,7 +145,10 @@ def _lay_out(sequence, numbers, count, target, steps):
 
 @compiled(nogil=True)
 def check_answers(inputs, outputs, count):
-    """Per example: is each step true, made of numbers at hand, each used once, and the last result the target?"""
+    """Return one boolean per example: True if the outputs are a valid solution.
+
+    Every step must be true and use numbers that are left, each once, and the last result must be the target.
+    """
     valid = np.zeros(len(inputs), dtype=np.bool_)
     hand = np.empty(count, dtype=np.int64)
     for row in range(len(inputs)):
@@ -174,7 +179,7 @@ def check_answers(inputs, outputs, count):
 
 @compiled(nogil=True)
 def _take(hand, left, token):
-    """Remove one token from the first `left` of the hand; False if it is not there."""
+    """Remove one token from the first `left` tokens of the hand. Return False if the token is missing."""
     for i in range(left):
         if hand[i] == token:
             hand[i] = hand[left - 1]

@@ -1,8 +1,8 @@
-"""Countdown (Section 5 and the appendix): join the given numbers with + - * / until the target is reached.
+"""Countdown (Section 5 and the appendix of the paper): combine numbers with + - * / to reach a target.
 
-An example is `58 84 48 62 96` and a blank for each token of the answer `62 - 58 = 4  48 / 4 = 12  84 + 12 = 96`, which
-is predicted at the blanks. There is often more than one answer: `accuracy` counts every answer that checks out,
-`exact_match` only the one that is stored, the first in the order stated at `countdown_search.search`.
+An example is `58 84 48 62 96`, then a blank for each token of the answer. The model predicts the answer
+`62 - 58 = 4  48 / 4 = 12  84 + 12 = 96` at the blanks. Often several answers are right: `accuracy` accepts every valid
+answer, `exact_match` only the stored one, which is the first in the order of `search.search`.
 """
 
 import hashlib
@@ -14,7 +14,18 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from looped.tasks.base import Batch, Spec, Split, Task, draw_keys, masked_accuracy, split_buckets, summary, typed_fields
+from looped.tasks.base import (
+    Batch,
+    Spec,
+    Split,
+    Task,
+    draw_keys,
+    masked_accuracy,
+    require_setting,
+    split_buckets,
+    summary,
+    typed_fields,
+)
 from looped.tasks.countdown.search import (
     BLANK,
     EQUALS,
@@ -29,53 +40,50 @@ from looped.tasks.countdown.search import (
 )
 from looped.utils.errors import InputError, require
 
-_NUMBER = r"\d{1,9}"  # of thousands of digits Python makes no number
+_NUMBER = r"\d{1,9}"  # Python refuses to convert thousands of digits
 
 
 @dataclass(frozen=True)
 class Countdown(Task):
-    """Reach a target from a few numbers, each used once, by steps whose results are whole and not negative."""
+    """Reach a target from a few numbers, each used once, by steps with non-negative integer results."""
 
     name: ClassVar[str] = "countdown"
 
     count: int = 4
-    """how many numbers are given"""
+    """number of input numbers"""
     max_input: int = 99
-    """given numbers are uniform in 1..max_input"""
+    """largest input number; inputs are uniform in 1..max_input"""
     min_target: int = 10
     """smallest target"""
     max_target: int = 100
     """largest target"""
     held_out: float = 0.1
-    """share of the targets that are never trained on"""
+    """fraction of the targets that are excluded from training"""
     test_targets: Literal["held-out", "training"] = "held-out"
-    """targets of the test split: those held out, or those trained on with numbers that were not"""
+    """targets of the test split: the held-out ones, or the training targets with unseen numbers"""
     max_result: int | None = None
-    """largest result of a step; examples that need a larger one are drawn again (None: no limit)"""
+    """largest result of a step; examples with a larger one are drawn again (None: no limit)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(2 <= self.count <= MAX_COUNT, f"task.count must be in 2..{MAX_COUNT}, got {self.count}")
-        require(2 <= self.max_input <= 999, f"task.max_input must be in 2..999, got {self.max_input}")
-        require(
-            2 <= self.min_target <= self.max_target <= 999,
-            f"expected 2 <= task.min_target <= task.max_target <= 999, got {self.min_target}, {self.max_target}",
-        )
-        require(0 <= self.held_out < 1, f"task.held_out must be at least 0 and below 1, got {self.held_out}")
-        require(
+        require_setting(2 <= self.count <= MAX_COUNT, "task.count", f"an integer in 2..{MAX_COUNT}", self.count)
+        require_setting(2 <= self.max_input <= 999, "task.max_input", "an integer in 2..999", self.max_input)
+        require_setting(2 <= self.max_target <= 999, "task.max_target", "an integer in 2..999", self.max_target)
+        in_range = 2 <= self.min_target <= self.max_target
+        require_setting(in_range, "task.min_target", f"an integer in 2..{self.max_target}", self.min_target)
+        require_setting(0 <= self.held_out < 1, "task.held_out", "a number >= 0 and < 1", self.held_out)
+        require_setting(
             bool(self.held_out_targets) or self.test_targets == "training",
-            f"task.held_out = {self.held_out} holds out no target: set task.test_targets to training",
+            "task.held_out",
+            "at least one held-out target",
+            f"{self.held_out}. Set task.test_targets to training to test without any",
         )
-        require(
-            bool(self.targets_of("train")),
-            f"expected a target that is left for training, got task.held_out = {self.held_out}, which holds out all "
-            f"of {self.min_target}..{self.max_target}",
-        )
+        targets = f"{self.min_target}..{self.max_target}"
+        has_training = bool(self.targets_of("train"))
+        require_setting(has_training, "task.held_out", f"a training target among {targets}", self.held_out)
         least = max(self.max_input, self.max_target)
-        require(
-            self.max_result is None or self.max_result >= least,
-            f"task.max_result must be at least the largest input and target ({least}), got {self.max_result}",
-        )
+        fits = self.max_result is None or self.max_result >= least
+        require_setting(fits, "task.max_result", f"at least the largest input and target, {least}", self.max_result)
 
     @property
     def size(self) -> int:
@@ -91,24 +99,24 @@ class Countdown(Task):
 
     @property
     def largest_number(self) -> int:
-        """The largest number that can occur, N being the largest input and T the largest target.
+        """Return the largest number that can occur. Let N be the largest input and T the largest target.
 
-        A step that joins two inputs gives at most N * N. Only with four numbers can a step join such a result with an
-        input and not be the last; then the last one makes the target of its result P and an input, so that P is at
-        most T + N (P - d), T * N (P / d), or smaller still.
+        A step on two inputs gives at most N * N. With four numbers, the second step may combine such a result with an
+        input into P. The last step then makes the target from P and an input d. If it is P - d, P is at most T + N.
+        If it is P / d, P is at most T * N. Otherwise P is smaller still.
         """
-        proved = self.max_input * max(self.max_input, self.max_target)
-        return proved if self.max_result is None else min(self.max_result, proved)
+        bound = self.max_input * max(self.max_input, self.max_target)
+        return bound if self.max_result is None else min(self.max_result, bound)
 
     @property
     def held_out_targets(self) -> tuple[int, ...]:
-        """Chosen by a hash of the target, so that they are the same for every seed."""
+        """Return the targets excluded from training. A hash of the target selects them, whatever the seed."""
         targets = range(self.min_target, self.max_target + 1)
         by_hash = sorted(targets, key=lambda target: hashlib.sha256(str(target).encode()).digest())
         return tuple(sorted(by_hash[: round(self.held_out * len(targets))]))
 
     def targets_of(self, split: Split) -> tuple[int, ...]:
-        """The targets that a split's examples have."""
+        """Return the possible targets of a split's examples."""
         held_out = self.held_out_targets
         if split == "test" and self.test_targets == "held-out":
             return held_out
@@ -118,15 +126,14 @@ class Countdown(Task):
         count = self.checked_size(size, least=2)
         keys = draw_keys(seed, split, indices)
         sequences = np.zeros((len(indices), _seq_len(count)), dtype=np.int64)
-        made = draw_examples(
-            sequences, *keys, *split_buckets(split), count, self.max_input,
-            np.array(self.targets_of(split)), self.largest_number,
-        )  # fmt: skip
-        if not made:
-            raise InputError(
-                f"no {split} example of {self.name} after {MAX_TRIES} tries: "
-                f"{count} numbers up to {self.max_input} reach too few targets to split"
-            )
+        targets, largest = np.array(self.targets_of(split)), self.largest_number
+        buckets = split_buckets(split)
+        is_complete = draw_examples(sequences, *keys, *buckets, count, self.max_input, targets, largest)
+        require(
+            is_complete,
+            f"{self.name}: expected a {split} example, got none in {MAX_TRIES} tries. "
+            f"{count} numbers up to {self.max_input} reach too few targets.",
+        )
         mask = self.counted(sequences)
         return Batch(np.where(mask, BLANK, sequences), sequences, mask)
 
@@ -139,24 +146,24 @@ class Countdown(Task):
         return {"accuracy": valid.astype(np.float64), "exact_match": masked_accuracy(prediction, batch)}
 
     def is_right(self, inputs: np.ndarray, outputs: np.ndarray, truth: str | None) -> bool:
-        """By the rules, as `score` has it: the truth is only the first of many right answers."""
+        """Return True if the outputs are any valid solution. `truth` is only the first of them."""
         return bool(_check(inputs[None], outputs[None])[0])
 
     def verdict(self, inputs: np.ndarray, outputs: np.ndarray, truth: str | None) -> str:
         """Return whether the steps reach the target, or which step fails, or that whole numbers cannot reach it."""
         if self.is_right(inputs, outputs, truth):
             return "right"
-        fault = solution_fault(*self._given(inputs), self.answer(outputs))
+        fault = solution_fault(*self._numbers_and_target(inputs), self.answer(outputs))
         return f"wrong: {fault}" + ("" if truth is not None else " (no solution exists in whole numbers)")
 
     def render(self, inputs: np.ndarray) -> str:
-        numbers, target = self._given(inputs)
+        numbers, target = self._numbers_and_target(inputs)
         return f"{' '.join(map(str, numbers))} -> {target}"
 
     def parse(self, text: str) -> np.ndarray:
         match = re.fullmatch(rf"\s*({_NUMBER}(?:\s+{_NUMBER})+)\s*->\s*({_NUMBER})\s*", text)
         if match is None:
-            raise InputError(f"expected numbers and a target, like 58 84 48 62 -> 96, got {text!r}")
+            raise InputError(f"expected numbers and a target such as 58 84 48 62 -> 96, got {text!r}")
         numbers, target = [int(number) for number in match[1].split()], int(match[2])
         require(2 <= len(numbers) <= self.count, f"expected 2 to {self.count} numbers, got {len(numbers)} in {text!r}")
         for number in numbers:
@@ -175,7 +182,7 @@ class Countdown(Task):
         return ", ".join(" ".join(words[i : i + STEP_TOKENS]) for i in range(0, len(words), STEP_TOKENS))
 
     def describe(self, inputs: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
-        numbers, target = self._given(inputs)
+        numbers, target = self._numbers_and_target(inputs)
         return {"numbers": numbers, "target": target, "solution": self.answer(outputs)}
 
     def counted(self, inputs: np.ndarray) -> np.ndarray:
@@ -184,25 +191,25 @@ class Countdown(Task):
         return mask
 
     def solve(self, inputs: np.ndarray) -> str | None:
-        """The first solution as text, by a plain search over the same order: what the fast one is tested against."""
-        numbers, target = self._given(inputs)
+        """Return the first solution as text, from a plain search that also tests the fast one."""
+        numbers, target = self._numbers_and_target(inputs)
         return next(_plain_solutions(numbers, target, self.largest_number), None)
 
     def unlike_examples(self, inputs: np.ndarray) -> str | None:
-        numbers, _ = self._given(inputs)
+        numbers, _ = self._numbers_and_target(inputs)
         return None if len(numbers) == self.count else f"expected {self.count} numbers, got {len(numbers)}"
 
     def verify(self, example: dict[str, Any]) -> None:
         numbers, target, solution = typed_fields(example, numbers=list, target=int, solution=str)
-        require(all(type(number) is int for number in numbers), f"expected whole numbers, got {numbers}")
+        require(all(type(number) is int for number in numbers), f"numbers: expected integers, got {numbers}")
         inputs = self.parse(f"{' '.join(map(str, numbers))} -> {target}")
         if fault := solution_fault(numbers, target, solution):
-            raise InputError(f"{solution!r} does not make {target} of {numbers}: {fault}")
+            raise InputError(f"solution: expected {target} from {numbers}, got {solution!r}, where {fault}")
         first = self.solve(inputs)
-        require(solution == first, f"expected the first solution {first!r}, got {solution!r}")
+        require(solution == first, f"solution: expected the first one, {first!r}, got {solution!r}")
 
     def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Shares of the operators, and how large the numbers are that a solution passes through."""
+        """Return the fraction of each operator and the sizes of the targets and of the intermediate results."""
         solutions = [[step.split() for step in example["solution"].split(", ")] for example in examples]
         operators = Counter(step[1] for steps in solutions for step in steps)
         largest = np.array([max((int(step[4]) for step in steps[:-1]), default=0) for steps in solutions])
@@ -217,35 +224,35 @@ class Countdown(Task):
             },
         }
 
-    def _given(self, inputs: np.ndarray) -> tuple[list[int], int]:
+    def _numbers_and_target(self, inputs: np.ndarray) -> tuple[list[int], int]:
         *numbers, target = (int(token) - ZERO for token in inputs[: _count_of(len(inputs)) + 1])
         return numbers, target
 
 
 def solution_fault(numbers: Sequence[int], target: int, solution: str) -> str | None:
-    """What is wrong with a solution like `62 - 58 = 4, 48 / 4 = 12, 84 + 12 = 96`; None if it is right."""
-    at_hand = Counter(numbers)
+    """Return the fault of a solution such as `62 - 58 = 4, 48 / 4 = 12, 84 + 12 = 96`, or None if it is right."""
+    remaining = Counter(numbers)
     result = None
     for step in solution.split(","):
         match = re.fullmatch(rf"\s*({_NUMBER}) ([-+*/]) ({_NUMBER}) = ({_NUMBER})\s*", step)
         if match is None:
-            return f"{step.strip()!r} is not a step like 62 - 58 = 4"
+            return f"{step.strip()!r} is not a step such as 62 - 58 = 4"
         a, b, result = int(match[1]), int(match[3]), int(match[4])
         for used in (a, b):
-            if not at_hand[used]:
-                return f"{used} is not at hand in {step.strip()!r}"
-            at_hand[used] -= 1
+            if not remaining[used]:
+                return f"{used} is not available in {step.strip()!r}"
+            remaining[used] -= 1
         true = {"+": a + b == result, "*": a * b == result, "-": a - b == result, "/": b != 0 and a == b * result}
         if not true[match[2]]:
             return f"{step.strip()!r} is false"
-        at_hand[result] += 1
-    if at_hand.total() > 1:
-        return f"{at_hand.total() - 1} numbers are left over"
-    return None if result == target else f"it ends at {result}"
+        remaining[result] += 1
+    if remaining.total() > 1:
+        return f"{remaining.total() - 1} numbers are left over"
+    return None if result == target else f"the last result is {result}"
 
 
 def _plain_solutions(numbers: Sequence[int], target: int, largest: int) -> Iterator[str]:
-    """Every solution as text, in the order that `countdown_search.search` states."""
+    """Yield every solution as text, in the order of `search.search`."""
     for i in range(len(numbers)):
         for j in range(i + 1, len(numbers)):
             rest = [number for k, number in enumerate(numbers) if k not in (i, j)]
@@ -265,7 +272,7 @@ def _plain_solutions(numbers: Sequence[int], target: int, largest: int) -> Itera
 
 
 def _check(inputs: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-    """(batch,) booleans: which outputs are solutions."""
+    """Return (batch,) booleans: True where the outputs are a solution."""
     return check_answers(inputs, np.ascontiguousarray(outputs, dtype=np.int64), _count_of(inputs.shape[1]))
 
 

@@ -1,7 +1,6 @@
-"""A text that can be made anywhere: little stories about people who give each other things, counted right.
+"""A synthetic text for language models that needs no data: short stories in which people give each other things.
 
-For trying language models without any data at hand. Names, things and numbers repeat all the time, so held-out stories
-share their words, though hardly their numbers, with the training text.
+The numbers in a story add up. Held-out stories share their words with the training text, but rarely their numbers.
 """
 
 import random
@@ -19,7 +18,7 @@ _MOODS = ("glad", "tired", "proud", "calm")
 
 
 def story_file() -> Path:
-    """The text's file in the cache folder, made when it is first asked for: the same bytes everywhere."""
+    """Return the text's file in the cache folder, and write it on first use. The bytes are the same everywhere."""
     path = cache_folder() / "texts" / f"stories-{_VERSION}.txt"
     if not path.exists():
         draw = random.Random(_VERSION)
@@ -28,9 +27,9 @@ def story_file() -> Path:
 
 
 def _story(draw: random.Random) -> str:
-    def pick(among: tuple[str, ...]) -> str:
-        # Of all draws, only random() is promised to stay the same from one Python to the next.
-        return among[int(draw.random() * len(among))]
+    def pick(words: tuple[str, ...]) -> str:
+        # Python guarantees equal draws across versions only for random().
+        return words[int(draw.random() * len(words))]
 
     giver, taker, thing = pick(_NAMES), pick(_NAMES), pick(_THINGS)
     while taker == giver:
@@ -42,5 +41,5 @@ def _story(draw: random.Random) -> str:
         held[giver], held[taker] = held[giver] - number, held[taker] + number
         sentences.append(f"{giver} gives {taker} {number} {thing}.")
         sentences.append(f"Now {giver} has {held[giver]} and {taker} has {held[taker]}.")
-    who = giver if held[giver] > held[taker] else taker
-    return " ".join([*sentences, f"So {who} is {pick(_MOODS)}."])
+    richer = giver if held[giver] > held[taker] else taker
+    return " ".join([*sentences, f"So {richer} is {pick(_MOODS)}."])

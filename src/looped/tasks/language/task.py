@@ -1,8 +1,8 @@
-"""Language modelling (Section 5 and the appendix): predict every next token of a text in GPT-2's byte-pair encoding.
+"""Language modelling (Section 5 and the appendix of the paper): predict every next token of a text.
 
-Training reads windows at random places. Validation and test read the whole split, window by window, so that every
-token but the first is counted once; or, as an option, random windows like the paper. Perplexity is the exponential of
-the mean loss over the counted positions.
+The text is in GPT-2's byte-pair encoding. Training reads windows at random places. Validation and test read the whole
+split window by window, and count every token but the first once. They can also read random windows, as in the paper.
+Perplexity is the exponential of the mean loss over the counted positions.
 """
 
 import math
@@ -15,14 +15,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from looped.tasks import rng
-from looped.tasks.base import Batch, Spec, Split, Task, draw_keys, typed_fields
+from looped.tasks.base import Batch, Spec, Split, Task, draw_keys, require_setting, typed_fields
 from looped.tasks.jit import compiled
 from looped.tasks.language import corpus, tokenizer
 from looped.utils.errors import InputError, require
 
-PADDED_VOCABULARY = 50304  # a multiple of 64, which matrix products like
-# The perturbed text is one text, whatever the seed of a run: memorising it takes seeing the same tokens again.
-PERTURBATION_SEED = 10
+PADDED_VOCABULARY = 50304  # a multiple of 64, for fast matmuls
+PERTURBATION_SEED = 10  # independent of the run's seed, so that every epoch has the same tokens to memorise
 
 
 @dataclass(frozen=True)
@@ -36,24 +35,22 @@ class Language(Task):
     text: str = "wikitext"
     """file, folder, name under LOOPED_DATA, hf:NAME:CONFIG of a Hugging Face data set, or synthetic:stories"""
     seq_len: int = 1024
-    """tokens of a window"""
+    """tokens in a window"""
     end_of_text: Literal["article", "line"] = "article"
-    """where an end-of-text token goes: in place of a line holding \\x1e, or after every line as in the public code"""
+    """place of the end-of-text token: instead of a line with \\x1e, or after every line (public code)"""
     evaluation: Literal["whole", "random"] = "whole"
-    """validation and test read the whole split in order, or random windows as in the paper"""
+    """windows of validation and test: the whole split in order, or random windows (the paper)"""
     stride: int | None = None
-    """tokens from one window of the whole split to the next (None: seq_len, so that windows do not overlap)"""
+    """tokens from one window of the whole split to the next (None: seq_len, without overlap)"""
     perturbed: float = 0.0
-    """share of the text's tokens that are replaced by random ones, always the same (the paper: 0.1)"""
+    """fraction of tokens that are replaced by random ones, the same ones in every epoch (the paper: 0.1)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(1 <= self.seq_len <= 1 << 20, f"task.seq_len must be in 1..{1 << 20}, got {self.seq_len}")
-        require(
-            self.stride is None or 1 <= self.stride <= self.seq_len,
-            f"task.stride must be in 1..{self.seq_len} (seq_len), got {self.stride}",
-        )
-        require(0 <= self.perturbed <= 1, f"task.perturbed must be in 0..1, got {self.perturbed}")
+        require_setting(1 <= self.seq_len <= 1 << 20, "task.seq_len", f"an integer in 1..{1 << 20}", self.seq_len)
+        in_range = self.stride is None or 1 <= self.stride <= self.seq_len
+        require_setting(in_range, "task.stride", f"an integer in 1..{self.seq_len} (seq_len)", self.stride)
+        require_setting(0 <= self.perturbed <= 1, "task.perturbed", "a number in 0..1", self.perturbed)
 
     @property
     def size(self) -> int:
@@ -61,15 +58,13 @@ class Language(Task):
 
     @property
     def spec(self) -> Spec:
-        return Spec(
-            "tokens", PADDED_VOCABULARY, PADDED_VOCABULARY, self.seq_len, causal=True, shared_vocabulary=True
-        )  # fmt: skip
+        return Spec("tokens", PADDED_VOCABULARY, PADDED_VOCABULARY, self.seq_len, causal=True, shared_vocabulary=True)
 
     def seq_len_at(self, size: int) -> int:
         return size
 
     def tokens(self, split: Split) -> np.ndarray:
-        """All tokens of a split, before any perturbation; the first call ever encodes the text."""
+        """Return all tokens of a split before perturbation. The first call encodes the text."""
         return corpus.tokens(self.text, split, self.end_of_text)
 
     def fingerprints(self) -> dict[str, str]:
@@ -77,12 +72,12 @@ class Language(Task):
         return {f"{split} text": corpus.fingerprint(self.text, split, self.end_of_text) for split in splits}
 
     def num_windows(self, split: Split, size: int | None = None) -> int:
-        """Windows that cover a split: its examples 0 to num_windows - 1 count every token but the first once."""
+        """Return the number of windows that count every token of a split but the first once."""
         size, stride = self._size_and_stride(size)
-        return 1 + math.ceil(self._last_place(self.tokens(split), split, size) / stride)
+        return 1 + math.ceil(self._last_start(self.tokens(split), split, size) / stride)
 
     def held_out_size(self, split: Split, example_size: int | None = None) -> int:
-        """The whole split, or the 200 windows of the public code."""
+        """Return the number of windows of the whole split, or else 200, as in the public code."""
         return self.num_distinct(split, example_size) or 200
 
     def num_distinct(self, split: Split, example_size: int | None = None) -> int | None:
@@ -92,7 +87,7 @@ class Language(Task):
         seed_number, split_number, indices = draw_keys(seed, split, indices)
         size, stride = self._size_and_stride(size)
         text = self.tokens(split)
-        last = self._last_place(text, split, size)
+        last = self._last_start(text, split, size)
         counted_before = np.zeros(len(indices), dtype=np.int64)
         if not self._in_order(split):
             starts = _random_places(seed_number, split_number, indices, last + 1)
@@ -107,20 +102,20 @@ class Language(Task):
         return Batch(tokens[:, :-1], tokens[:, 1:], places[:, :-1] >= counted_before[:, None])
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
-        """The share of the counted tokens that are predicted."""
+        """Return the fraction of the counted tokens that are predicted."""
         right = (prediction == batch.targets) & batch.mask
         return {"accuracy": right.sum(axis=1) / batch.mask.sum(axis=1)}
 
     def baseline(self, batch: Batch) -> float:
-        """The perplexity of always predicting the tokens by how frequent they are in this very batch."""
+        """Return the perplexity of predicting every token by its frequency in this batch."""
         _, counts = np.unique(batch.targets[batch.mask], return_counts=True)
-        shares = counts / counts.sum()
-        return float(np.exp(-np.sum(shares * np.log(shares))))
+        frequencies = counts / counts.sum()
+        return float(np.exp(-np.sum(frequencies * np.log(frequencies))))
 
     def render(self, inputs: np.ndarray) -> str:
-        """The text; or, where it would be read back as other tokens, their numbers like `#15496 #995`."""
+        """Return the text, or token ids such as `#15496 #995` if `parse` would read the text as other tokens."""
         tokens = [int(token) for token in inputs]
-        # Bytes may be no text, and a text may look like numbers that are no tokens.
+        # The bytes may not be UTF-8, and a text may look like invalid token ids.
         with suppress(UnicodeDecodeError, InputError):
             text = tokenizer.token_bytes(tokens).decode("utf-8")
             if _read(text) == tokens:
@@ -129,12 +124,11 @@ class Language(Task):
 
     def parse(self, text: str) -> np.ndarray:
         tokens = _read(text)
-        require(len(tokens) >= 1, "expected some text, got none")
-        require(len(tokens) <= self.seq_len, f"expected at most {self.seq_len} tokens, got {len(tokens)}")
+        require(1 <= len(tokens) <= self.seq_len, f"expected 1 to {self.seq_len} tokens, got {len(tokens)}")
         return np.array(tokens, dtype=np.int64)
 
     def answer(self, outputs: np.ndarray) -> str:
-        """What follows the text is asked, not what followed each of its words, though all of these are trained."""
+        """Return the text of the token after the last one, although the model predicts a token at every position."""
         return _show(outputs[-1:])
 
     def describe(self, inputs: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
@@ -144,50 +138,50 @@ class Language(Task):
         text, following, tokens = typed_fields(example, text=str, next=str, tokens=list)
         require(
             len(tokens) == self.seq_len + 1 and all(type(token) is int and token >= 0 for token in tokens),
-            f"expected {self.seq_len + 1} tokens, got {len(tokens)} in {str(tokens)[:60]}",
+            f"tokens: expected {self.seq_len + 1}, got {len(tokens)} in {str(tokens)[:60]}",
         )
         for name, stated, part in (("text", text, tokens[:-1]), ("next", following, tokens[-1:])):
-            expected = tokenizer.token_bytes(self.parse(" ".join(f"#{token}" for token in part)).tolist())
-            shown = expected.decode("utf-8", errors="replace")
-            require(stated == shown, f"expected {name} {shown!r} of the tokens, got {stated!r}")
+            part_bytes = tokenizer.token_bytes(self.parse(" ".join(f"#{token}" for token in part)).tolist())
+            expected = part_bytes.decode("utf-8", errors="replace")
+            require(stated == expected, f"{name}: expected {expected!r} from the tokens, got {stated!r}")
 
     def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         num_bytes = sum(len(tokenizer.token_bytes(example["tokens"])) for example in examples)
         num_tokens = sum(len(example["tokens"]) for example in examples)
-        different = {token for example in examples for token in example["tokens"]}
-        return {"bytes_per_token": num_bytes / num_tokens, "different_tokens": len(different)}
+        distinct = {token for example in examples for token in example["tokens"]}
+        return {"bytes_per_token": num_bytes / num_tokens, "different_tokens": len(distinct)}
 
     def _in_order(self, split: Split) -> bool:
-        """Whether examples are the windows of a split one after the other, and not windows at random places."""
+        """Return True if the examples of a split are its windows in order, and not windows at random places."""
         return split != "train" and self.evaluation == "whole"
 
     def _size_and_stride(self, size: int | None) -> tuple[int, int]:
         size = self.checked_size(size)
         return size, min(self.stride or size, size)
 
-    def _last_place(self, tokens: np.ndarray, split: Split, size: int) -> int:
-        """Where the last window starts that still has a token after each of its own."""
-        expected = f"expected at least {size + 1} tokens, got {len(tokens)}"
-        require(len(tokens) > size, f"the {split} text of {self.text} is too short: {expected}")
+    def _last_start(self, tokens: np.ndarray, split: Split, size: int) -> int:
+        """Return the start of the last window that has a next token for each of its tokens."""
+        expected = f"at least {size + 1} tokens in the {split} split of {self.text}"
+        require_setting(len(tokens) > size, "task.text", expected, len(tokens))
         return len(tokens) - 1 - size
 
 
 def _read(text: str) -> list[int]:
-    """Tokens of what a person types: text, in which `<|endoftext|>` is one token, or numbers like `#15496 #995`."""
+    """Return the tokens of a text, where `<|endoftext|>` is one token, or of token ids such as `#15496 #995`."""
     if re.fullmatch(r"#\d+( #\d+)*", text):
         words = text.replace("#", "").split(" ")
-        for word in words:  # of thousands of digits Python makes no number
-            fits = len(word) <= 9 and int(word) < tokenizer.VOCABULARY
-            require(fits, f"expected tokens below {tokenizer.VOCABULARY}, got {word[:20]}")
+        for word in words:  # Python refuses to convert thousands of digits
+            is_token = len(word) <= 9 and int(word) < tokenizer.VOCABULARY
+            require(is_token, f"expected tokens below {tokenizer.VOCABULARY}, got {word[:20]}")
         return [int(word) for word in words]
     try:
         return tokenizer.encode(text, marks=True).tolist()
     except UnicodeEncodeError:
-        raise InputError(f"expected text, got characters that are none in {text!r}") from None
+        raise InputError(f"expected valid Unicode text, got {text!r}") from None
 
 
 def _show(tokens: np.ndarray) -> str:
-    """Text of tokens; a model may also predict one of the numbers that pad the vocabulary, which have no text."""
+    """Return the text of tokens. Ids that pad the vocabulary have no text and are left out."""
     return tokenizer.decode([int(token) for token in tokens if token < tokenizer.VOCABULARY])
 
 
@@ -200,11 +194,11 @@ def _random_places(seed, split, indices, bound):
 
 
 @compiled(nogil=True)
-def _perturb(tokens, places, split, share):
-    """Replace a share of the tokens, each by the place it has in the text and not by the window it is seen in."""
+def _perturb(tokens, places, split, fraction):
+    """Replace a fraction of the tokens. The draw depends on a token's place in the text, not on the window."""
     for row in range(tokens.shape[0]):
         for column in range(tokens.shape[1]):
             state = rng.start(PERTURBATION_SEED, split, places[row, column])
             state, coin = rng.unit(state)
-            if coin < share:
+            if coin < fraction:
                 _, tokens[row, column] = rng.below(state, tokenizer.VOCABULARY)

@@ -1,4 +1,4 @@
-"""GPT-2's byte-pair encoding through tiktoken, from ranks that lie beside this file: no network is needed."""
+"""GPT-2's byte-pair encoding with tiktoken. The ranks are in this package, so no network is needed."""
 
 import base64
 import hashlib
@@ -19,32 +19,32 @@ END_OF_TEXT = 50256
 END_OF_TEXT_MARK = "<|endoftext|>"
 VOCABULARY = 50257
 
-# Where GPT-2 cuts a text before it merges bytes: English endings, words, numbers, signs, white space.
+# GPT-2 cuts a text into these pieces before it merges bytes: English endings, words, numbers, signs, white space.
 _PIECES = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
 def encode(text: str, *, marks: bool = False) -> np.ndarray:
-    """The tokens of a text; with `marks`, `<|endoftext|>` is read as the one token and not as its letters."""
+    """Return the tokens of a text. With `marks`, `<|endoftext|>` is one token instead of its letters."""
     allowed = {END_OF_TEXT_MARK} if marks else set()
     return _encoding().encode_to_numpy(text, allowed_special=allowed, disallowed_special=()).astype(np.uint16)
 
 
 def token_bytes(tokens: Iterable[int]) -> bytes:
-    """The bytes of a row of tokens, which need not be whole characters."""
+    """Return the bytes of a row of tokens, which may cut characters."""
     table = _bytes_of()
     return b"".join(table[token] for token in tokens)
 
 
 def decode(tokens: Sequence[int]) -> str:
-    """The text of a row of tokens; bytes that are no whole character show as the replacement character."""
+    """Return the text of a row of tokens, with the replacement character in place of invalid bytes."""
     return _encoding().decode(tokens, errors="replace")
 
 
 @cache
 def _ranks() -> dict[bytes, int]:
     data = (resources.files("looped.tasks.language") / "gpt2.tiktoken").read_bytes()
-    found = hashlib.sha256(data).hexdigest()
-    require(found == RANKS_SHA256, f"gpt2.tiktoken is damaged: expected sha256 {RANKS_SHA256}, got {found}")
+    sha256 = hashlib.sha256(data).hexdigest()
+    require(sha256 == RANKS_SHA256, f"gpt2.tiktoken: expected sha256 {RANKS_SHA256}, got {sha256}. Install it again.")
     lines = (line.split() for line in data.splitlines())
     return {base64.b64decode(piece): int(rank) for piece, rank in lines}
 

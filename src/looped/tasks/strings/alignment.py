@@ -1,8 +1,7 @@
-"""Dynamic programmes over many pairs of strings: edit distance, one pair per vector lane, and longest common
-subsequence, one bit per letter.
+"""Dynamic programming over many pairs of strings: edit distance and longest common subsequence.
 
-Strings come as (pair, 2, letters) int8 arrays of letter numbers below 26, with (pair, 2) lengths. The answers are
-(pair, letters + 1) arrays: entry j belongs to the first j letters of the second string, and is 0 beyond its end.
+Strings are (pair, 2, letters) int8 arrays of letter numbers below 26, with (pair, 2) lengths. Answers are
+(pair, letters + 1) arrays. Entry j belongs to the first j letters of the second string and is 0 beyond its end.
 """
 
 import numpy as np
@@ -17,9 +16,10 @@ WORD = 64
 
 @compiled(nogil=True)
 def edit_distances(strings, lengths, insert, delete, replace, border_insert, border_delete):
-    """Return the least costs of turning first strings into prefixes of second ones: LANES tables are filled abreast.
+    """Return the edit distances from the first strings to all prefixes of the second strings.
 
-    The border costs are those of leading insertions and deletions: equal to the others for the true distance.
+    The inner loop fills LANES tables at a time, so that the compiler can vectorise it. The border costs apply to
+    leading insertions and deletions. For the true distance they equal `insert` and `delete`.
     """
     num_pairs = len(strings)
     width = strings.shape[2]
@@ -62,11 +62,10 @@ def edit_distances(strings, lengths, insert, delete, replace, border_insert, bor
 
 @compiled(nogil=True)
 def common_subsequences(strings, lengths):
-    """Return the lengths of longest common subsequences with prefixes of second strings, 64 table rows at a time.
+    """Return the lengths of the longest common subsequences with all prefixes of the second strings.
 
-    Neighbours in a column of the table differ by 0 or 1, so a column is kept as bits: bit i is 0 where the first
-    i + 1 letters of the first string give one more than the first i. One addition moves the bits to the next column;
-    what it carries over at each column is kept for the next 64 rows.
+    Neighbours in a column of the table differ by 0 or 1, so a word holds 64 rows of a column. Bit i is 0 where row
+    i + 1 is one more than row i. One addition gives the next column, and its carry is saved for the next 64 rows.
     """
     answers = np.zeros((len(strings), strings.shape[2] + 1), dtype=np.int64)
     places = np.empty(NUM_LETTERS, dtype=np.uint64)
@@ -91,7 +90,7 @@ def common_subsequences(strings, lengths):
 
 @compiled(nogil=True)
 def _num_ones(word):
-    """Count the bits of a word that are 1: in pairs, in fours, in bytes, and the bytes by one product."""
+    """Return the number of 1 bits of a word: sums over pairs, fours and bytes, then a product that adds the bytes."""
     word -= (word >> uint64(1)) & uint64(0x5555555555555555)
     word = (word & uint64(0x3333333333333333)) + ((word >> uint64(2)) & uint64(0x3333333333333333))
     word = (word + (word >> uint64(4))) & uint64(0x0F0F0F0F0F0F0F0F)

@@ -1,8 +1,10 @@
-"""Random pairs of strings, drawn one by one from their own keys, and their layout as tokens.
+"""Draw random pairs of strings, each from its own key, and lay them out as tokens.
 
-Three kinds of pairs: Algorithm 1 of the paper's appendix (EDITED), two uniform strings over the same letters
-(UNIFORM, the paper's longest common subsequence), and two uniform strings, each over its own letters (OWN_LETTERS).
+There are three kinds of pairs. EDITED is Algorithm 1 of the paper's appendix. UNIFORM has two uniform strings over the
+same letters (the paper's longest common subsequence). OWN_LETTERS has two uniform strings, each over its own letters.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import uint64
@@ -12,9 +14,9 @@ from looped.tasks.jit import compiled
 
 UNIFORM, OWN_LETTERS, EDITED = 0, 1, 2
 
-# The second string of an EDITED pair of near lengths may be this much shorter or longer than the first.
+# With near lengths, the second string of an EDITED pair may be this much shorter or longer than the first.
 SHORTER, LONGER = 3, 2
-RANDOM_SHARE = 0.4
+RANDOM_FRACTION = 0.4  # EDITED pairs whose second string is random instead of an edited copy
 POP, REPLACE, INSERT = 0, 1, 2
 LENGTHENS = (-1, 0, 1)
 MAX_TRIES = 100_000
@@ -23,13 +25,38 @@ _BITS_PER_LETTER = 5
 _LETTERS_PER_WORD = 12
 
 
+class PairSettings(NamedTuple):
+    """The distribution of pairs."""
+
+    kind: int
+    """UNIFORM, OWN_LETTERS or EDITED"""
+    shortest: int
+    """least length of a first string"""
+    longest: int
+    """greatest length of a first string"""
+    alphabet: int
+    """number of letters to choose from"""
+    min_letters: int
+    """fewest distinct letters that a string is drawn from"""
+    max_letters: int
+    """most distinct letters that a string is drawn from"""
+    uniform_edits: bool
+    """True if the number of edits is uniform in 1..length, False if it is the length"""
+    redraw_pair: bool
+    """True if a copy of the wrong length rejects the whole pair, False if it rejects the copy only"""
+    near_lengths: bool
+    """True if the second string's length depends on the first's (EDITED only)"""
+
+
 @compiled(nogil=True)
-def draw_pairs(
-    strings, lengths, seed, split, indices, first_bucket, end_bucket, kind, shortest, longest,
-    alphabet, min_letters, max_letters, uniform_edits, redraw_pair, near_lengths,
-):  # fmt: skip
-    """Draw each pair again, from its own stream, until its content falls into the split's buckets."""
-    letters = np.empty(alphabet, dtype=np.int8)
+def draw_pairs(strings, lengths, seed, split, indices, first_bucket, end_bucket, settings):
+    """Fill in one pair per index. Return False if a pair needs more than MAX_TRIES draws.
+
+    Each pair is drawn again, from its own stream, until its content hash is in one of the split's buckets.
+    """
+    kind, shortest, longest = settings.kind, settings.shortest, settings.longest
+    min_letters, max_letters = settings.min_letters, settings.max_letters
+    letters = np.empty(settings.alphabet, dtype=np.int8)
     actions = np.empty(longest, dtype=np.int64)
     copy = np.empty(2 * longest, dtype=np.int8)
     for row in range(len(indices)):
@@ -45,11 +72,12 @@ def draw_pairs(
             lengths[row, 0] = shortest + extra
             if kind == EDITED:
                 length = shortest + extra
-                low, high = (max(1, length - SHORTER), length + LONGER) if near_lengths else (shortest, longest)
+                low, high = shortest, longest
+                if settings.near_lengths:
+                    low, high = max(1, length - SHORTER), length + LONGER
                 state, lengths[row, 1] = _draw_edited(
-                    state, first, second, length, low, high, letters, actions, copy, min_letters, max_letters,
-                    uniform_edits, redraw_pair,
-                )  # fmt: skip
+                    state, first, second, length, low, high, letters, actions, copy, settings
+                )
             else:
                 state, num_letters = _choose_letters(state, letters, min_letters, max_letters)
                 state = _fill(state, first, shortest + extra, letters, num_letters)
@@ -63,22 +91,22 @@ def draw_pairs(
 
 
 @compiled(nogil=True)
-def _draw_edited(
-    state, first, second, length, low, high, letters, actions, copy, min_letters, max_letters, uniform_edits,
-    redraw_pair,
-):  # fmt: skip
-    """Algorithm 1: a random second string of `low` to `high` letters, or a copy of the first one after random edits."""
+def _draw_edited(state, first, second, length, low, high, letters, actions, copy, settings):
+    """Draw a pair by Algorithm 1 and return the length of the second string, which is in `low`..`high`.
+
+    The second string is random, or a copy of the first string after random edits.
+    """
     while True:
-        state, num_letters = _choose_letters(state, letters, min_letters, max_letters)
+        state, num_letters = _choose_letters(state, letters, settings.min_letters, settings.max_letters)
         state = _fill(state, first, length, letters, num_letters)
         state, coin = rng.unit(state)
-        if coin < RANDOM_SHARE:
+        if coin < RANDOM_FRACTION:
             state, extra = rng.below(state, high - low + 1)
             state = _fill(state, second, low + extra, letters, num_letters)
             return state, low + extra
         while True:
             num_edits = length
-            if uniform_edits:
+            if settings.uniform_edits:
                 state, extra = rng.below(state, length)
                 num_edits = 1 + extra
             state, edited = _draw_actions(state, actions, num_edits, length)
@@ -87,18 +115,18 @@ def _draw_edited(
                 state = _edit(state, copy, length, actions, num_edits, letters, num_letters)
                 second[:edited] = copy[:edited]
                 return state, edited
-            if redraw_pair:
+            if settings.redraw_pair:
                 break
 
 
 @compiled(nogil=True)
 def _choose_letters(state, letters, fewest, most):
-    """The first entries become a uniform choice of `fewest` to `most` letters without repetition."""
+    """Put `fewest` to `most` distinct letters, chosen uniformly, into the first entries and return their number."""
     state, extra = rng.below(state, most - fewest + 1)
     count = fewest + extra
     for i in range(len(letters)):
         letters[i] = i
-    if count < len(letters):  # else the order is of no consequence
+    if count < len(letters):  # otherwise the order does not matter
         for i in range(count):
             state, offset = rng.below(state, len(letters) - i)
             letters[i], letters[i + offset] = letters[i + offset], letters[i]
@@ -115,18 +143,18 @@ def _fill(state, string, length, letters, num_letters):
 
 @compiled(nogil=True)
 def _draw_actions(state, actions, num_edits, length):
-    """Choose what to do, and foretell the length that comes of it: most copies are rejected for that alone."""
+    """Draw the edits and return the length after them, because most copies are rejected for their length alone."""
     for k in range(num_edits):
         state, actions[k] = rng.below(state, 3)
         if length == 0:
-            actions[k] = INSERT  # nothing else can be done to an empty string
+            actions[k] = INSERT  # the only possible edit of an empty string
         length += LENGTHENS[actions[k]]
     return state, length
 
 
 @compiled(nogil=True)
 def _edit(state, string, length, actions, num_edits, letters, num_letters):
-    """Pop, replace and insert at random places, in place."""
+    """Pop, replace and insert letters at random places of a string."""
     for k in range(num_edits):
         state, place = rng.below(state, max(length, 1))
         state, which = rng.below(state, num_letters)
@@ -145,7 +173,7 @@ def _edit(state, string, length, actions, num_edits, letters, num_letters):
 
 @compiled(nogil=True)
 def _content_bucket(strings, lengths):
-    """Letters are hashed many to a word: hashing them singly would take longer than drawing them."""
+    """Return the bucket of a pair. Letters are hashed 12 at a time, or hashing would cost more than drawing."""
     digest = rng.absorb(uint64(lengths[0]), lengths[1])
     for part in range(2):
         for start in range(0, lengths[part], _LETTERS_PER_WORD):
@@ -158,7 +186,10 @@ def _content_bucket(strings, lengths):
 
 @compiled(nogil=True)
 def lay_out(strings, lengths, seq_len, alphabet):
-    """Tokens `first | second pad ... =`: 0 pads, then one token per letter, then the bar and the equals sign."""
+    """Return the tokens `first | second pad ... =`.
+
+    Token 0 is padding. Then follow one token per letter, the bar and the equals sign.
+    """
     inputs = np.zeros((len(strings), seq_len), dtype=np.int64)
     for row in range(len(strings)):
         place = 0

@@ -1,7 +1,7 @@
-"""Tasks about two strings: edit distance and longest common subsequence (the paper's appendix on reasoning tasks).
+"""Tasks on two strings: edit distance and longest common subsequence (the paper's appendix on reasoning tasks).
 
-An example is `first | second pad ... =`, and the answer is a class read at `=`, the last position. In training, the
-answers for all prefixes of the second string may be targets as well (`answers`); tests read the one at `=` alone.
+An example is `first | second pad ... =`. The answer is a class, read at `=`, the last position. With the setting
+`answers`, training also learns the answers for all prefixes of the second string. Tests read only the one at `=`.
 """
 
 import math
@@ -13,86 +13,103 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from looped.tasks.base import Batch, Spec, Split, Task, draw_keys, masked_accuracy, split_buckets, summary, typed_fields
+from looped.tasks.base import (
+    Batch,
+    Spec,
+    Split,
+    Task,
+    draw_keys,
+    masked_accuracy,
+    require_setting,
+    split_buckets,
+    summary,
+    typed_fields,
+)
 from looped.tasks.strings.alignment import common_subsequences, edit_distances
-from looped.tasks.strings.pairs import EDITED, LONGER, MAX_TRIES, OWN_LETTERS, SHORTER, UNIFORM, draw_pairs, lay_out
+from looped.tasks.strings.pairs import (
+    EDITED,
+    LONGER,
+    MAX_TRIES,
+    OWN_LETTERS,
+    SHORTER,
+    UNIFORM,
+    PairSettings,
+    draw_pairs,
+    lay_out,
+)
 from looped.utils.errors import InputError, require
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 KINDS = {"uniform": UNIFORM, "own-letters": OWN_LETTERS, "edited": EDITED}
 
-# What is usual is seen from the first test examples, as many as the shipped models are tested with. A further one falls
-# outside the range of N values with a probability of at most 2 / (N + 1), so that hardly any is called unusual.
+# The first NUM_USUAL test examples define the usual range. A further test example is outside the range of N examples
+# with a probability of at most 2 / (N + 1), so false warnings are rare.
 NUM_USUAL = 10_000
-LONGEST_USUAL = 100  # drawing so many pairs of this length takes two or three seconds
+LONGEST_USUAL = 100  # drawing NUM_USUAL pairs of this length takes two or three seconds
 
 
 @dataclass(frozen=True)
 class StringPairs(Task):
-    """What the string tasks share: how pairs are drawn, laid out, read and shown."""
+    """The common part of the string tasks: drawing, layout, parsing and rendering of pairs."""
 
     length: int = 40
     """length of the first string, n"""
     min_length: int | None = None
-    """shortest first string, drawn uniformly up to `length` (None: always `length`)"""
+    """shortest first string; lengths are uniform from here to `length` (None: always `length`)"""
     alphabet: int = 26
-    """number of letters there are"""
+    """number of letters in the alphabet"""
     edits: Literal["length", "uniform"] = "length"
-    """random edits made to a corrupted copy: n of them (the paper), or uniform in 1..n"""
+    """number of random edits of a copy: n (the paper), or uniform in 1..n"""
     rejection: Literal["second", "pair"] = "second"
-    """what is drawn again when the copy's length is out of range: the copy alone (the paper) or the whole pair"""
+    """part that is drawn again if the copy's length is out of range: the copy (the paper), or the whole pair"""
     lengths: Literal["near", "any"] = "near"
-    """length of an edited pair's second string: 3 less to 2 more than the first's (the paper), or any from min_length
-    to length"""
+    """length of an edited pair's second string: n-3 to n+2 (the paper), or any from min_length to length"""
     answers: Literal["last", "prefixes"] = "last"
-    """answers that training learns: the one at `=` (the paper); or, at the bar and at each letter of the second string,
-    the one for the prefix that ends there as well"""
+    """training targets: the answer at `=` (the paper), or also the answer for every prefix of the second string"""
     answer_weight: float = 4.0
-    """with prefixes: weight of the answer at `=` in the loss, where that of each prefix is 1"""
+    """loss weight of the answer at `=` relative to that of a prefix (with `answers=prefixes`)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(1 <= self.length <= 4096, f"task.length must be in 1..4096, got {self.length}")
+        require_setting(1 <= self.length <= 4096, "task.length", "an integer in 1..4096", self.length)
         shortest = self.length if self.min_length is None else self.min_length
-        require(1 <= shortest <= self.length, f"task.min_length must be in 1..{self.length}, got {shortest}")
-        require(2 <= self.alphabet <= 26, f"task.alphabet must be in 2..26, got {self.alphabet}")
+        in_range = 1 <= shortest <= self.length
+        require_setting(in_range, "task.min_length", f"an integer in 1..{self.length} (length)", shortest)
+        require_setting(2 <= self.alphabet <= 26, "task.alphabet", "an integer in 2..26", self.alphabet)
         fewest, most = self.letter_range
-        require(
-            1 <= fewest <= most <= self.alphabet,
-            f"expected 1 <= task.min_letters <= task.max_letters <= task.alphabet, "
-            f"got {fewest}, {most}, {self.alphabet}",
-        )
-        require(
-            0 < self.answer_weight < math.inf,
-            f"task.answer_weight must be positive and finite, got {self.answer_weight}",
-        )
+        in_range = 1 <= most <= self.alphabet
+        require_setting(in_range, "task.max_letters", f"an integer in 1..{self.alphabet} (alphabet)", most)
+        require_setting(1 <= fewest <= most, "task.min_letters", f"an integer in 1..{most} (max_letters)", fewest)
+        is_weight = 0 < self.answer_weight < math.inf
+        require_setting(is_weight, "task.answer_weight", "a positive, finite number", self.answer_weight)
 
     @property
     @abstractmethod
     def kind(self) -> int:
-        """UNIFORM, OWN_LETTERS or EDITED."""
+        """Return the kind of pairs: UNIFORM, OWN_LETTERS or EDITED."""
 
     @property
     def near_lengths(self) -> bool:
-        """True where the second string's length depends on the first's."""
+        """Return True if the second string's length depends on the first's."""
         return self.kind == EDITED and self.lengths == "near"
 
     @property
     @abstractmethod
     def letter_range(self) -> tuple[int, int]:
-        """The fewest and the most different letters that a string is drawn from."""
+        """Return the smallest and the largest number of distinct letters that a string is drawn from."""
 
     @property
     @abstractmethod
-    def largest_answer(self) -> int: ...
+    def largest_answer(self) -> int:
+        """Return the largest possible answer, which sets the number of classes."""
 
     @abstractmethod
     def _prefix_answers(self, strings: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Return the answers of many pairs for all prefixes of the second strings, as `alignment` has them, fast."""
+        """Return the answers of many pairs for all prefixes of the second strings, in the layout of `alignment`."""
 
     @abstractmethod
     def reference(self, first: str, second: str) -> int:
-        """The answer of one pair by the textbook recurrence, which the fast one is tested against."""
+        """Return the answer of one pair by the textbook recurrence, which also tests the fast code."""
 
     @property
     def size(self) -> int:
@@ -103,14 +120,14 @@ class StringPairs(Task):
         return Spec("tokens", self.alphabet + 3, self.largest_answer + 1, self.seq_len_at(self.length))
 
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
-        batch, _, _ = self._solved(seed, split, indices, size)
+        batch, _, _ = self._draw_and_solve(seed, split, indices, size)
         return batch
 
     def training_batch(self, seed: int, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
         if self.answers == "last":
             return super().training_batch(seed, indices, size)
-        batch, lengths, answers = self._solved(seed, "train", indices, size)
-        # The bar stands where the first string ends, and letter number j of the second string j places further on.
+        batch, lengths, answers = self._draw_and_solve(seed, "train", indices, size)
+        # The bar follows the first string, and letter j of the second string is j positions after the bar.
         letter = np.arange(batch.inputs.shape[1]) - lengths[:, :1]
         ends_prefix = (letter >= 0) & (letter <= lengths[:, 1:])
         at_prefixes = np.take_along_axis(answers, letter.clip(0, answers.shape[1] - 1), axis=1)
@@ -118,27 +135,34 @@ class StringPairs(Task):
         weights = np.where(batch.mask, self.answer_weight, ends_prefix)
         return Batch(batch.inputs, targets, weights.astype(np.float32))
 
-    def _solved(
+    def _draw_and_solve(
         self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None
     ) -> tuple[Batch, np.ndarray, np.ndarray]:
-        """Return examples with the lengths of their strings and with the answers for all prefixes of the second."""
+        """Return examples, the lengths of their strings, and the answers for all prefixes of the second strings."""
         size = self.checked_size(size)
         keys = draw_keys(seed, split, indices)
         strings = np.zeros((len(indices), 2, size + self._slack), dtype=np.int8)
         lengths = np.zeros((len(indices), 2), dtype=np.int64)
-        made = draw_pairs(
-            strings, lengths, *keys, *split_buckets(split), self.kind,
-            self._shortest(size), size, self.alphabet, *self.letter_range,
-            self.edits == "uniform", self.rejection == "pair", self.near_lengths,
-        )  # fmt: skip
-        if not made:
-            raise InputError(
-                f"no {split} example of {self.name} after {MAX_TRIES} tries: "
-                f"strings of length {size} over {self.letter_range[1]} letters are too few to split"
-            )
+        min_letters, max_letters = self.letter_range
+        settings = PairSettings(
+            self.kind,
+            self._shortest(size),
+            size,
+            self.alphabet,
+            min_letters,
+            max_letters,
+            uniform_edits=self.edits == "uniform",
+            redraw_pair=self.rejection == "pair",
+            near_lengths=self.near_lengths,
+        )
+        require(
+            draw_pairs(strings, lengths, *keys, *split_buckets(split), settings),
+            f"{self.name}: expected a {split} example, got none in {MAX_TRIES} tries. "
+            f"There are too few strings of length {size} over {max_letters} letters.",
+        )
         answers = self._prefix_answers(strings, lengths)
-        whole = np.take_along_axis(answers, lengths[:, 1:], axis=1)[:, 0]
-        return self._encode(strings, lengths, whole, size), lengths, answers
+        last_answers = np.take_along_axis(answers, lengths[:, 1:], axis=1)[:, 0]
+        return self._encode(strings, lengths, last_answers, size), lengths, answers
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
         return {"accuracy": masked_accuracy(prediction, batch)}
@@ -148,12 +172,12 @@ class StringPairs(Task):
         return "".join(symbols.get(int(token), "") for token in inputs)
 
     def parse(self, text: str) -> np.ndarray:
-        """Two strings, the first of 1 to `length` letters (training has seen less than `length` if `min_length` is)."""
+        """Return the tokens of two strings such as `ab|ba`, the first of 1 to `length` letters."""
         first, bar, second = text.strip().partition("|")
-        require(bool(bar) and "|" not in second, f"expected two strings with a bar between, like ab|ba, got {text!r}")
+        require(bool(bar) and "|" not in second, f"expected two strings with a bar such as ab|ba, got {text!r}")
         letters = LETTERS[: self.alphabet]
-        for strange in sorted(set(first + second) - set(letters)):
-            raise InputError(f"expected letters {letters[0]}-{letters[-1]} only, got {strange!r} in {text!r}")
+        for symbol in sorted(set(first + second) - set(letters)):
+            raise InputError(f"expected only letters {letters[0]}-{letters[-1]}, got {symbol!r} in {text!r}")
         self._check_lengths(first, second, 1)
         strings = np.zeros((1, 2, self.length + self._slack), dtype=np.int8)
         for part, string in enumerate((first, second)):
@@ -178,7 +202,10 @@ class StringPairs(Task):
         return f"wrong: {self.answer(outputs)} is off by {abs(int(self.answer(outputs)) - int(truth))}"
 
     def unlike_examples(self, inputs: np.ndarray) -> str | None:
-        """By the lengths and, up to LONGEST_USUAL, by the number of letters and by the true answer, each alone."""
+        """Describe lengths, numbers of letters and answers that no test example has, or return None.
+
+        Strings above LONGEST_USUAL letters are compared by their lengths only.
+        """
         first, second = self._pair(inputs)
         try:
             self._check_lengths(first, second, self._shortest(self.length))
@@ -186,20 +213,20 @@ class StringPairs(Task):
             return str(error)
         if self.length > LONGEST_USUAL:
             return None
-        usual = _usual(self)
-        unusual = [
-            _outside("number of different letters", len(set(first + second)), usual["letters"]),
-            _outside("answer", self.reference(first, second), usual["answer"]),
+        test = _test_statistics(self)
+        differences = [
+            _outside("number of different letters", len(set(first + second)), test["letters"]),
+            _outside("answer", self.reference(first, second), test["answer"]),
         ]
-        return " and ".join(filter(None, unusual)) or None
+        return " and ".join(filter(None, differences)) or None
 
     def verify(self, example: dict[str, Any]) -> None:
         first, second, answer = typed_fields(example, first=str, second=str, answer=int)
         pair = f"{first}|{second}"
-        require(self.render(self.parse(pair)) == pair, f"expected strings of letters alone, got {pair!r}")
+        require(self.render(self.parse(pair)) == pair, f"first and second: expected only letters, got {pair!r}")
         self._check_lengths(first, second, self._shortest(self.length))
         expected = self.reference(first, second)
-        require(answer == expected, f"expected the answer {expected} for {pair}, got {answer}")
+        require(answer == expected, f"answer: expected {expected} for {pair}, got {answer}")
 
     def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         answers = [example["answer"] for example in examples]
@@ -217,7 +244,7 @@ class StringPairs(Task):
 
     @property
     def _slack(self) -> int:
-        """How much longer than `length` the second string may be."""
+        """Return the number of letters by which the second string may exceed `length`."""
         return LONGER if self.near_lengths else 0
 
     def _check_lengths(self, first: str, second: str, shortest: int) -> None:
@@ -227,14 +254,14 @@ class StringPairs(Task):
         for name, string, (low, high) in zip(("first", "second"), (first, second), spans, strict=True):
             require(
                 low <= len(string) <= high,
-                f"expected a {name} string of {_span(low, high)} letters, got {len(string)} in '{first}|{second}'",
+                f"{name} string: expected {_span(low, high)} letters, got {len(string)} in '{first}|{second}'",
             )
 
     def _shortest(self, size: int) -> int:
         return size if self.min_length is None else min(self.min_length, size)
 
     def seq_len_at(self, size: int) -> int:
-        """Both strings at their longest, the bar and the equals sign."""
+        """Return the length of both strings at their longest, the bar and the equals sign."""
         return 2 * size + self._slack + 2
 
     def _encode(self, strings: np.ndarray, lengths: np.ndarray, answers: np.ndarray, size: int) -> Batch:
@@ -245,17 +272,18 @@ class StringPairs(Task):
 
 
 @lru_cache(maxsize=8)
-def _usual(task: StringPairs) -> dict[str, Any]:
-    """The statistics of the first test examples, drawn when a question is first asked."""
+def _test_statistics(task: StringPairs) -> dict[str, Any]:
+    """Return the statistics of the first test examples."""
     return task.statistics(task.examples(0, "test", range(NUM_USUAL)))
 
 
-def _outside(what: str, value: int, usual: dict[str, int]) -> str | None:
-    low, high = usual["min"], usual["max"]
+def _outside(quantity: str, value: int, test_range: dict[str, int]) -> str | None:
+    """Describe how a value falls outside the range of the test examples, or return None."""
+    low, high = test_range["min"], test_range["max"]
     if low <= value <= high:
         return None
     side = "below" if value < low else "above"
-    return f"its {what}, {value}, is {side} those of the test examples ({_span(low, high)})"
+    return f"its {quantity}, {value}, is {side} those of the test examples ({_span(low, high)})"
 
 
 def _span(low: int, high: int) -> str:
@@ -264,14 +292,14 @@ def _span(low: int, high: int) -> str:
 
 @dataclass(frozen=True)
 class EditDistance(StringPairs):
-    """Least cost of turning the first string into the second."""
+    """Least cost of edits that turn the first string into the second."""
 
     name: ClassVar[str] = "edit-distance"
 
     min_letters: int = 3
-    """fewest different letters that a pair is drawn from"""
+    """fewest distinct letters that a pair is drawn from"""
     max_letters: int = 10
-    """most different letters that a pair is drawn from"""
+    """most distinct letters that a pair is drawn from"""
     insert_cost: int = 2
     """cost of inserting a letter"""
     delete_cost: int = 2
@@ -279,12 +307,13 @@ class EditDistance(StringPairs):
     replace_cost: int = 3
     """cost of replacing a letter"""
     borders: Literal["true", "unit"] = "true"
-    """cost of leading insertions and deletions: the true one, or 1 as in the code that the paper followed"""
+    """cost of leading insertions and deletions: the true cost, or 1 as in the code that the paper followed"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        costs = self.insert_cost, self.delete_cost, self.replace_cost
-        require(min(costs) >= 1 and max(costs) <= 7, f"each cost must be in 1..7, got {costs}")
+        for name in ("insert_cost", "delete_cost", "replace_cost"):
+            cost = getattr(self, name)
+            require_setting(1 <= cost <= 7, f"task.{name}", "an integer in 1..7", cost)
 
     @property
     def kind(self) -> int:
@@ -296,11 +325,11 @@ class EditDistance(StringPairs):
 
     @property
     def largest_answer(self) -> int:
-        """No distance exceeds replacing the shorter string's letters and adding or removing the rest."""
+        """Return the cost of replacing every letter of the shorter string and inserting or deleting the rest."""
         replace = min(self.replace_cost, self.insert_cost + self.delete_cost)
         if not self.near_lengths:
             return self.length * max(replace, self.insert_cost, self.delete_cost)
-        # The second string has at least one letter, its shortest prefix none.
+        # The second string has at least one letter; its shortest prefix has none.
         removed = self.length if self.answers == "prefixes" else min(SHORTER, self.length - 1)
         longer = self.length * replace + LONGER * self.insert_cost
         shorter = (self.length - removed) * replace + removed * self.delete_cost
@@ -332,18 +361,18 @@ class EditDistance(StringPairs):
 
 @dataclass(frozen=True)
 class LongestCommonSubsequence(StringPairs):
-    """Most letters that both strings have in the same order."""
+    """Length of the longest sequence of letters that both strings contain in order."""
 
     name: ClassVar[str] = "lcs"
 
     length: int = 60
     """length of the first string, n"""
     pairs: Literal["uniform", "own-letters", "edited"] = "uniform"
-    """both strings uniform over the alphabet (the paper), each over its own letters, or as for edit distance"""
+    """kind of pairs: uniform over the alphabet (the paper), over letters of each string, or as for edit distance"""
     min_letters: int | None = None
-    """fewest different letters that a string is drawn from (None: all if uniform, 8 of its own, 3 if edited)"""
+    """fewest distinct letters that a string is drawn from (None: all if uniform, 8 if own-letters, 3 if edited)"""
     max_letters: int | None = None
-    """most different letters that a string is drawn from (None: all if uniform, 8 of its own, 10 if edited)"""
+    """most distinct letters that a string is drawn from (None: all if uniform, 8 if own-letters, 10 if edited)"""
 
     @property
     def kind(self) -> int:

@@ -1,44 +1,44 @@
-"""A plain Sudoku solver, independent of the fast one: exact cover by Knuth's Algorithm X on dictionaries of sets."""
+"""A plain Sudoku solver, independent of the fast one: exact cover with Knuth's Algorithm X on dictionaries of sets."""
 
 from collections.abc import Iterator
 
 
 def all_solutions(puzzle: str) -> Iterator[str]:
-    """Every solution of a board of 16 or 81 digits, 0 for an open cell, one after the other.
+    """Yield every solution of a board of 16 or 81 digits, where 0 is an open cell.
 
-    A placement (cell, digit) meets four demands: the cell is filled, and its row, its column and its box have the
-    digit. Each demand must be met once. The demand with the fewest placements left is met next.
+    A placement (cell, digit) meets four constraints: the cell is filled, and its row, column and box have the digit.
+    Each constraint must be met exactly once. The search branches on the constraint with the fewest placements left.
     """
     side = round(len(puzzle) ** 0.5)
     box = round(side**0.5)
-    demands: dict[tuple[int, int], list[tuple[str, int, int]]] = {}
+    constraints: dict[tuple[int, int], list[tuple[str, int, int]]] = {}
     placements: dict[tuple[str, int, int], set[tuple[int, int]]] = {}
     for cell in range(side * side):
         row, column = divmod(cell, side)
         for digit in range(1, side + 1):
             where = ("row", row), ("column", column), ("box", row // box * box + column // box)
-            demands[cell, digit] = [("cell", cell, 0), *((kind, line, digit) for kind, line in where)]
-            for demand in demands[cell, digit]:
-                placements.setdefault(demand, set()).add((cell, digit))
+            constraints[cell, digit] = [("cell", cell, 0), *((kind, line, digit) for kind, line in where)]
+            for constraint in constraints[cell, digit]:
+                placements.setdefault(constraint, set()).add((cell, digit))
 
-    def place(chosen: tuple[int, int]) -> list[set[tuple[int, int]]]:
-        """Strike the demands that a placement meets, and the placements that they exclude."""
+    def place(placement: tuple[int, int]) -> list[set[tuple[int, int]]]:
+        """Remove the constraints that a placement meets and the placements in conflict with it. Return them."""
         removed = []
-        for demand in demands[chosen]:
-            for other in placements[demand]:
-                for elsewhere in demands[other]:
-                    if elsewhere != demand:
-                        placements[elsewhere].discard(other)
-            removed.append(placements.pop(demand))
+        for constraint in constraints[placement]:
+            for conflict in placements[constraint]:
+                for other in constraints[conflict]:
+                    if other != constraint:
+                        placements[other].discard(conflict)
+            removed.append(placements.pop(constraint))
         return removed
 
-    def take_back(chosen: tuple[int, int], removed: list[set[tuple[int, int]]]) -> None:
-        for demand in reversed(demands[chosen]):
-            placements[demand] = removed.pop()
-            for other in placements[demand]:
-                for elsewhere in demands[other]:
-                    if elsewhere != demand:
-                        placements[elsewhere].add(other)
+    def undo(placement: tuple[int, int], removed: list[set[tuple[int, int]]]) -> None:
+        for constraint in reversed(constraints[placement]):
+            placements[constraint] = removed.pop()
+            for conflict in placements[constraint]:
+                for other in constraints[conflict]:
+                    if other != constraint:
+                        placements[other].add(conflict)
 
     board = [int(symbol) for symbol in puzzle]
     for cell, digit in enumerate(board):
@@ -51,11 +51,11 @@ def all_solutions(puzzle: str) -> Iterator[str]:
         if not placements:
             yield "".join(map(str, board))
             return
-        tightest = min(placements, key=lambda demand: len(placements[demand]))
+        tightest = min(placements, key=lambda constraint: len(placements[constraint]))
         for cell, digit in list(placements[tightest]):
             board[cell] = digit
             removed = place((cell, digit))
             yield from fill()
-            take_back((cell, digit), removed)
+            undo((cell, digit), removed)
 
     yield from fill()

@@ -1,8 +1,8 @@
-"""Puzzle files of a user, plain or gzip: a CSV whose header names a column `puzzle`, or one puzzle per line.
+"""Read a user's puzzle file, plain or gzip: a CSV with a column `puzzle`, or one puzzle per line.
 
-Of a CSV's other columns `solution`, `clues` and `source` are read; so both the 3-million-puzzle file (id, puzzle,
-solution, clues, difficulty) and one with source, puzzle, solution, clues, guesses, se_rating will do. Open cells are
-0 or a dot. Every row is solved, and must have one solution, the stated one.
+The columns `solution`, `clues` and `source` of a CSV are read too, and other columns are ignored. The public file of
+3 million puzzles (id, puzzle, solution, clues, difficulty) is in this format. Open cells are 0 or a dot. Every puzzle
+is solved and must have exactly one solution, which must be the stated one.
 """
 
 import csv
@@ -21,7 +21,7 @@ from looped.tasks.sudoku.solver import geometry, solve_boards, workspace
 from looped.utils.errors import InputError, require
 from looped.utils.files import bounded_lines
 
-CHUNK = 100_000  # rows in memory as text at a time
+CHUNK = 100_000  # rows that are in memory as text at a time
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -33,11 +33,11 @@ class FilePuzzles(NamedTuple):
     solutions: np.ndarray
     """(rows, cells) int8"""
     guesses: np.ndarray
-    """(rows,) guesses that the solver needs"""
+    """(rows,) number of guesses that the solver needs"""
     buckets: np.ndarray
     """(rows,) content buckets, which decide the split"""
     sources: np.ndarray
-    """(rows,) the source column, empty if there is none"""
+    """(rows,) values of the column `source`, empty if there is none"""
 
 
 class _Row(NamedTuple):
@@ -49,40 +49,40 @@ class _Row(NamedTuple):
 
 
 def read_puzzles(path: Path, side: int) -> FilePuzzles:
-    """Read and check a whole file; `InputError` names the first row that is not right."""
+    """Read and check a whole file. Raise InputError at the first wrong row."""
     rows = _rows(path, side * side)
     parts = []
     while part := list(islice(rows, CHUNK)):
-        parts.append(_checked(path, part, side))
+        parts.append(_solve_and_check(path, part, side))
     require(bool(parts), f"{path}: expected Sudoku puzzles, got none")
     return FilePuzzles(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _checked(path: Path, rows: list[_Row], side: int) -> FilePuzzles:
-    """Solve rows, and hold what they state against it."""
+def _solve_and_check(path: Path, rows: list[_Row], side: int) -> FilePuzzles:
+    """Return the solved rows. Raise InputError if a stated solution or number of clues is wrong."""
     puzzles = _digits(path, [(row.line, row.puzzle) for row in rows], side)
-    solutions, found, guesses = solve_boards(puzzles, 2, geometry(side), workspace(side))
-    came = {0: "none", 2: "several"}
-    _require_all(found == 1, path, rows, lambda i: f"a puzzle with one solution, got one with {came[int(found[i])]}")
+    solutions, counts, guesses = solve_boards(puzzles, 2, geometry(side), workspace(side))
+    names = {0: "none", 2: "several"}
+    _require_all(counts == 1, path, rows, lambda i: f"a puzzle with one solution, got one with {names[int(counts[i])]}")
     if any(row.solution for row in rows):
         stated = _digits(path, [(row.line, row.solution) for row in rows], side)
         right = (stated == solutions).all(axis=1)
         _require_all(right, path, rows, lambda i: f"the solution {_text(solutions[i])}, got {rows[i].solution}")
     if any(row.clues for row in rows):
-        counted = np.count_nonzero(puzzles, axis=1)
-        right = np.array([row.clues == str(count) for row, count in zip(rows, counted, strict=True)])
-        _require_all(right, path, rows, lambda i: f"{counted[i]} in column 'clues', got {rows[i].clues!r}")
+        num_clues = np.count_nonzero(puzzles, axis=1)
+        right = np.array([row.clues == str(count) for row, count in zip(rows, num_clues, strict=True)])
+        _require_all(right, path, rows, lambda i: f"{num_clues[i]} in column 'clues', got {rows[i].clues!r}")
     sources = np.array([row.source for row in rows])
     return FilePuzzles(puzzles, solutions, guesses, content_buckets(puzzles, solutions), sources)
 
 
 def _rows(path: Path, num_cells: int) -> Iterator[_Row]:
-    """The rows of a file in either format, with the number of the line that each is on."""
+    """Yield the rows of a file in either format, with their line numbers."""
     try:
         with open(path, "rb") as raw:
-            packed = raw.peek(2)[:2] == _GZIP_MAGIC
-            require(packed or path.suffix != ".gz", f"{path}: expected a gzip file, got something else")
-            text = io.TextIOWrapper(gzip.GzipFile(fileobj=raw) if packed else raw, encoding="utf-8-sig")
+            is_gzip = raw.peek(2)[:2] == _GZIP_MAGIC
+            require(is_gzip or path.suffix != ".gz", f"{path}: expected a gzip file, got another format")
+            text = io.TextIOWrapper(gzip.GzipFile(fileobj=raw) if is_gzip else raw, encoding="utf-8-sig")
             stripped = ((number, line.strip()) for number, line in enumerate(bounded_lines(text, path), start=1))
             lines = ((number, line) for number, line in stripped if line and not line.startswith("#"))
             if (first := next(lines, None)) is None:
@@ -99,9 +99,9 @@ def _rows(path: Path, num_cells: int) -> Iterator[_Row]:
             for number, line in chain([first], lines):
                 yield _Row(number, _first_word(line), "", "", "")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: expected UTF-8 text, got something else ({error.reason})") from None
+        raise InputError(f"{path}: expected UTF-8 text, got other bytes ({error.reason})") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: expected a whole gzip file, got a damaged one ({error})") from None
+        raise InputError(f"{path}: expected a complete gzip file, got a damaged one ({error})") from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
 
@@ -110,8 +110,8 @@ def _csv_rows(path: Path, columns: list[str], lines: Iterator[tuple[int, str]]) 
     place = {name: columns.index(name) for name in _Row._fields[1:] if name in columns}
     for number, line in lines:
         fields = _fields(path, number, line)
-        came = len(fields)
-        require(came == len(columns), f"{path}, row {number}: expected {len(columns)} columns, got {came}")
+        is_complete = len(fields) == len(columns)
+        require(is_complete, f"{path}, row {number}: expected {len(columns)} columns, got {len(fields)}")
         yield _Row(number, *(fields[place[name]] if name in place else "" for name in _Row._fields[1:]))
 
 
@@ -119,25 +119,25 @@ def _fields(path: Path, number: int, line: str) -> list[str]:
     try:
         return next(csv.reader([line])) if '"' in line else line.split(",")
     except csv.Error as error:
-        raise InputError(f"{path}, row {number}: expected a row of CSV, got something else ({error})") from None
+        raise InputError(f"{path}, row {number}: expected a row of CSV, got another format ({error})") from None
 
 
 def _first_word(line: str) -> str:
-    """A puzzle at the start of a line, empty in one of commas alone; a rating or a name may follow."""
+    """Return the puzzle at the start of a line, before a rating or a name, or "" if there is none."""
     words = line.replace(",", " ").split(maxsplit=1)
     return words[0] if words else ""
 
 
 def _digits(path: Path, boards: list[tuple[int, str]], side: int) -> np.ndarray:
-    """Boards as (rows, cells) digits."""
+    """Return boards as (rows, cells) digits. Raise InputError if one has the wrong length or a wrong symbol."""
     for line, board in boards:
         if len(board) != side * side or not board.isascii():
             raise InputError(f"{path}, row {line}: expected {side * side} cells, got {len(board)} in {board[:100]!r}")
     cells = np.frombuffer("".join(board for _, board in boards).encode(), dtype=np.uint8).reshape(len(boards), -1)
     digits = np.where(cells == ord("."), 0, cells.astype(np.int8) - ord("0")).astype(np.int8)
-    strange = np.flatnonzero(((digits < 0) | (digits > side)).any(axis=1))
-    if len(strange):
-        line, board = boards[strange[0]]
+    invalid = np.flatnonzero(((digits < 0) | (digits > side)).any(axis=1))
+    if len(invalid):
+        line, board = boards[invalid[0]]
         raise InputError(f"{path}, row {line}: expected digits 0-{side} or dots, got {board!r}")
     return digits
 
@@ -147,7 +147,7 @@ def _text(board: np.ndarray) -> str:
 
 
 def _require_all(right: np.ndarray, path: Path, rows: list[_Row], expected: Callable[[int], str]) -> None:
-    """Raise for the first row that is not right, with what was expected there and what came."""
+    """Raise InputError for the first wrong row. `expected(row)` gives the rest of the message."""
     wrong = np.flatnonzero(~right)
     if len(wrong):
         raise InputError(f"{path}, row {rows[wrong[0]].line}: expected {expected(int(wrong[0]))}")

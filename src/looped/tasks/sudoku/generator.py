@@ -1,8 +1,10 @@
-"""Random Sudoku puzzles in numba: grids, minimal puzzles with one solution, further clues, symmetries, content hashes.
+"""Random Sudoku puzzles in numba: grids, minimal puzzles with one solution, more clues, symmetries, content hashes.
 
-The symmetries of a board are relabelling the digits, permuting bands, rows in a band, stacks and columns in a stack,
-and transposing: 2 * 6**8 * 9! of them at side 9.
+The symmetries of a board relabel the digits, permute bands, rows in a band, stacks and columns in a stack, or
+transpose the board. A 9x9 board has 2 * 6**8 * 9! of them.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import uint64
@@ -15,15 +17,25 @@ MAX_TRIES = 100_000
 NO_LIMIT = 2**31
 
 
-@compiled(nogil=True)
-def draw_puzzles(
-    puzzles, solutions, seed, split, indices, first_bucket, end_bucket, clues, most_clues,
-    fewest_guesses, most_guesses, geometry, work,
-):  # fmt: skip
-    """Fill in puzzles of a split, each from its own key; returns the guesses of each, -1 from where none was found.
+class PuzzleLimits(NamedTuple):
+    """Clues and guesses of the puzzles to draw."""
 
-    A puzzle is a minimal one of at most `most_clues` clues and of as many guesses as are asked for, with clues added
-    until there are `clues`: these make it easier, and so the guesses are those of the minimal one, as in a pool.
+    clues: int = 0
+    """number of clues up to which random clues are added to a minimal puzzle"""
+    most_clues: int = NO_LIMIT
+    """most clues of the minimal puzzle"""
+    fewest_guesses: int = 0
+    """fewest guesses of the minimal puzzle"""
+    most_guesses: int = NO_LIMIT
+    """most guesses of the minimal puzzle"""
+
+
+@compiled(nogil=True)
+def draw_puzzles(puzzles, solutions, seed, split, indices, first_bucket, end_bucket, limits, geometry, work):
+    """Fill in one puzzle of a split per index, each from its own key, and return the guesses of each.
+
+    After MAX_TRIES draws without success, the guesses of this and of all later puzzles are -1. The limits on guesses
+    apply to the minimal puzzle, before clues are added, as in a pool.
     """
     num_cells = puzzles.shape[1]
     by_grid = num_cells > 16  # see content_buckets
@@ -37,14 +49,14 @@ def draw_puzzles(
             if by_grid and not first_bucket <= grid_bucket(solution) < end_bucket:
                 continue
             state = _dig(puzzle, solution, order, state, geometry, work)
-            if np.count_nonzero(puzzle) > most_clues:
+            if np.count_nonzero(puzzle) > limits.most_clues:
                 continue
-            _, _, tried = solve_boards(puzzles[row : row + 1], 2, geometry, work)
-            if not fewest_guesses <= tried[0] <= most_guesses:
+            _, _, num_guesses = solve_boards(puzzles[row : row + 1], 2, geometry, work)
+            if not limits.fewest_guesses <= num_guesses[0] <= limits.most_guesses:
                 continue
-            state = _add_clues(puzzle, solution, order, clues, state)
+            state = _add_clues(puzzle, solution, order, limits.clues, state)
             if by_grid or first_bucket <= puzzle_bucket(puzzle) < end_bucket:
-                guesses[row] = tried[0]
+                guesses[row] = num_guesses[0]
                 break
         if guesses[row] < 0:
             break
@@ -53,7 +65,7 @@ def draw_puzzles(
 
 @compiled(nogil=True)
 def draw_images(puzzles, solutions, seed, split, indices, clues, symmetric):
-    """Replace each board by a random image of itself with clues added, in place, each from its own key."""
+    """Replace each board by a random symmetric image with added clues, in place, each from its own key."""
     num_cells = puzzles.shape[1]
     side = int(np.sqrt(num_cells))
     order = np.empty(num_cells, dtype=np.int64)
@@ -80,7 +92,7 @@ def draw_images(puzzles, solutions, seed, split, indices, clues, symmetric):
 
 @compiled(nogil=True)
 def _draw_lines(lines, bands, state):
-    """A random order of lines that keeps those of a band together."""
+    """Fill `lines` with a random order that keeps the lines of a band together."""
     side = len(lines)
     box = int(np.sqrt(side))
     state = _shuffle(bands, box, state)
@@ -93,7 +105,7 @@ def _draw_lines(lines, bands, state):
 
 @compiled(nogil=True)
 def _shuffle(order, count, state):
-    """The first `count` entries become a random permutation of 0 .. count - 1."""
+    """Fill the first `count` entries with a random permutation of 0 .. count - 1."""
     for i in range(count):
         state, j = rng.below(state, i + 1)
         order[i] = order[j]
@@ -103,18 +115,18 @@ def _shuffle(order, count, state):
 
 @compiled(nogil=True)
 def _draw_grid(solution, state, geometry, work):
-    """A random full grid: random guesses from an empty board."""
+    """Fill `solution` with a random full grid, by random guesses from an empty board."""
     solution[:] = 0
-    count = load(solution, geometry, work)
-    _, _, state = search(solution, 1, count, state, geometry, work)
+    queued = load(solution, geometry, work)
+    _, _, state = search(solution, 1, queued, state, geometry, work)
     return state
 
 
 @compiled(nogil=True)
 def _dig(puzzle, solution, order, state, geometry, work):
-    """Leave out clues in random order wherever the others force the digit: what is left is minimal.
+    """Remove clues in random order if the other clues force the digit, so that the puzzle becomes minimal.
 
-    A clue that could not be left out early cannot be left out later, with fewer others there, so one pass is enough.
+    One pass is enough: a clue that is needed early is still needed later, when fewer other clues are left.
     """
     puzzle[:] = solution
     state = _shuffle(order, len(order), state)
@@ -128,7 +140,7 @@ def _dig(puzzle, solution, order, state, geometry, work):
 
 @compiled(nogil=True)
 def _add_clues(puzzle, solution, order, clues, state):
-    """Fill in random open cells until there are that many clues."""
+    """Fill in random open cells until the puzzle has `clues` clues."""
     missing = clues - np.count_nonzero(puzzle)
     if missing > 0:
         state = _shuffle(order, len(order), state)
@@ -141,9 +153,9 @@ def _add_clues(puzzle, solution, order, clues, state):
 
 @compiled(nogil=True)
 def content_buckets(puzzles, solutions):
-    """The bucket that decides the split of each board: of its grid, or of the puzzle itself at side 4.
+    """Return the bucket that decides the split of each board: that of its grid, or of the puzzle at side 4.
 
-    There are but two 4x4 grids up to symmetry, too few to split.
+    There are only two 4x4 grids up to symmetry, which are too few to split.
     """
     buckets = np.empty(len(puzzles), dtype=np.int64)
     for row in range(len(puzzles)):
@@ -154,11 +166,11 @@ def content_buckets(puzzles, solutions):
 
 @compiled(nogil=True)
 def grid_bucket(solution):
-    """The bucket of a full grid: equal for all its images, whatever the symmetry.
+    """Return the bucket of a full grid, which is equal for all its symmetric images.
 
-    Two rows make a permutation of the digits, from one to the other. Its cycle lengths survive relabelling, permuting
-    columns and exchanging the two; the multiset of them over all pairs of rows survives permuting rows; and the
-    unordered pair of multisets, of rows and of columns, survives transposing.
+    Two rows define a permutation of the digits. Its cycle lengths do not change if digits are relabelled, columns are
+    permuted or the two rows are exchanged. The multiset of the cycle lengths over all pairs of rows does not change if
+    rows are permuted. The unordered pair of multisets, of rows and of columns, does not change under transposition.
     """
     side = int(np.sqrt(len(solution)))
     box = int(np.sqrt(side))
@@ -177,7 +189,7 @@ def grid_bucket(solution):
 
 @compiled(nogil=True)
 def _cycles(to):
-    """A hash of a permutation's cycle lengths; the permutation is used up."""
+    """Return a hash of a permutation's cycle lengths, and overwrite the permutation."""
     digest = uint64(0)
     for start in range(len(to)):
         at, length = start, 0
@@ -189,7 +201,7 @@ def _cycles(to):
 
 
 def _small_images():
-    """Where each cell of a 4x4 board comes from, in each of its 128 images (digits apart)."""
+    """Return the source cell of each cell of a 4x4 board, for each of the 128 symmetries without relabelling."""
     lines = [(0, 1, 2, 3), (1, 0, 2, 3), (0, 1, 3, 2), (1, 0, 3, 2)]
     lines += [line[2:] + line[:2] for line in lines]
     boards = [[[4 * i + j for j in columns] for i in rows] for rows in lines for columns in lines]
@@ -201,20 +213,20 @@ _SMALL_IMAGES = _small_images()
 
 @compiled(nogil=True)
 def puzzle_bucket(puzzle):
-    """The bucket of a 4x4 puzzle: equal for all its images, as it is the hash of the least of them.
+    """Return the bucket of a 4x4 puzzle, which is equal for all its images: the hash of the least image.
 
-    Each image has its digits relabelled in the order in which they come.
+    The digits of each image are relabelled in order of appearance.
     """
     least = ~uint64(0)
     names = np.empty(5, dtype=np.uint64)
     for image in _SMALL_IMAGES:
         names[:] = 0
-        code, known = uint64(0), uint64(0)
+        code, num_names = uint64(0), uint64(0)
         for cell in image:
             digit = puzzle[cell]
             if digit and names[digit] == 0:
-                known += uint64(1)
-                names[digit] = known
+                num_names += uint64(1)
+                names[digit] = num_names
             code = code * uint64(5) + names[digit]
         least = min(least, code)
     return rng.bucket(rng.absorb(least, 0))

@@ -1,8 +1,8 @@
-"""Sudoku (Section 5 of the paper): a flattened board, 0 for an open cell, to be filled in; 9x9, or 4x4 for laptops.
+"""Sudoku (Section 5 of the paper), 9x9 or 4x4: fill in the open cells of a flattened board, where 0 is an open cell.
 
-A 9x9 example is a random symmetric image of a base puzzle: a minimal puzzle of our own, made once and kept, or a row of
-a user's file. Splits are by solution grid up to symmetry, so no test board is an image of a training board. 4x4
-puzzles are drawn afresh, and split by puzzle up to symmetry.
+A 9x9 example is a random symmetric image of a base puzzle. Base puzzles are generated minimal puzzles from a cached
+pool, or the rows of a user's file. Splits are by solution grid up to symmetry, so no test board is an image of a
+training board. Every 4x4 puzzle is new, and splits are by puzzle up to symmetry.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,13 @@ from looped.tasks.base import (
     Task,
     draw_keys,
     masked_accuracy,
+    require_setting,
     split_buckets,
     supplied,
     typed_fields,
 )
 from looped.tasks.sudoku.exact_cover import all_solutions
-from looped.tasks.sudoku.generator import MAX_TRIES, NO_LIMIT, draw_images, draw_puzzles
+from looped.tasks.sudoku.generator import MAX_TRIES, NO_LIMIT, PuzzleLimits, draw_images, draw_puzzles
 from looped.tasks.sudoku.pool import SHARD, build_shards, file_puzzles, shard
 from looped.tasks.sudoku.solver import geometry, solve_boards, workspace
 from looped.utils.errors import InputError, require, unknown
@@ -42,7 +43,7 @@ GUESSES: dict[Difficulty, tuple[int, int]] = {
 }
 
 FEWEST_CLUES = {4: 4, 9: 17}
-RARE_CLUES = 22  # one minimal 9x9 puzzle in 27 has so few clues or fewer, and one in 480 has 21
+RARE_CLUES = 22  # one minimal 9x9 puzzle in 27 has at most 22 clues, and one in 480 has 21
 DEFAULT_POOL = 100_000
 REAL_PUZZLES = "sudoku/real_puzzles.csv.gz"
 
@@ -56,19 +57,19 @@ class Sudoku(Task):
     side: Literal[4, 9] = 9
     """side of the board"""
     clues: int | None = None
-    """number of clues (None: minimal puzzles, in which no clue can be left out)"""
+    """number of clues (None: minimal puzzles, where every clue is needed)"""
     difficulty: Difficulty = "any"
-    """by the guesses that our solver makes in the base puzzle: easy none (singles do), medium 1 to 3, hard 4 or more"""
+    """number of guesses that our solver needs for the base puzzle: easy 0, medium 1 to 3, hard 4 or more"""
     pool: int | None = None
-    """9x9 base puzzles of each split, made when first needed and kept (None: 100000; 0: every puzzle is new)"""
+    """number of 9x9 base puzzles per split, generated on first use and cached (None: 100000; 0: no pool)"""
     augment: bool = True
-    """show a base puzzle as a random one of its symmetric images"""
+    """random symmetric images of the base puzzles"""
     file: str | None = None
-    """take base puzzles from this file, a path or one under LOOPED_DATA (None: our own)"""
+    """file of base puzzles, a path or a name under LOOPED_DATA (None: generated puzzles)"""
     source: str | None = None
-    """take only the file's rows with this in column `source` (None: all)"""
+    """value of the column `source` that selects rows of the file (None: all rows)"""
     file_role: Literal["split", "test"] = "split"
-    """a file's rows are split like our own puzzles, or all are for testing"""
+    """use of the file's rows: split like generated puzzles, or all for testing"""
     counts: Literal["open", "all"] = "open"
     """cells that count in loss and score: the open ones, or all"""
 
@@ -77,81 +78,87 @@ class Sudoku(Task):
         if self.clues is not None:
             fewest = RARE_CLUES if self.side == 9 and self.file is None else FEWEST_CLUES[self.side]
             most = self.num_cells - 1
-            require(fewest <= self.clues <= most, f"task.clues must be in {fewest}..{most}, got {self.clues}")
-            require(self.difficulty == "any", "expected task.clues or task.difficulty, got both")
-        require(0 <= (self.pool or 0) <= MAX_INDEX, f"task.pool must be in 0..{MAX_INDEX}, got {self.pool}")
-        require(self.side == 9 or not self.pool, f"4x4 puzzles are always new: expected task.pool 0, got {self.pool}")
-        require(self.source is None or self.file is not None, f"expected task.file beside task.source {self.source!r}")
+            in_range = fewest <= self.clues <= most
+            require_setting(in_range, "task.clues", f"an integer in {fewest}..{most}", self.clues)
+            is_any = self.difficulty == "any"
+            require_setting(is_any, "task.difficulty", "any, because task.clues is set", self.difficulty)
+        most_pool = MAX_INDEX if self.side == 9 else 0
+        in_range = 0 <= (self.pool or 0) <= most_pool
+        require_setting(in_range, "task.pool", f"an integer in 0..{most_pool} for side {self.side}", self.pool)
+        has_file = self.source is None or self.file is not None
+        require_setting(has_file, "task.source", "no source without task.file", repr(self.source))
 
     @property
     def num_cells(self) -> int:
+        """Return the number of cells of the board."""
         return self.side**2
 
     @property
     def size(self) -> int:
-        """The most open cells that a board can have; a smaller size gives boards with more filled in."""
+        """Return the largest number of open cells. A smaller size gives boards with more clues."""
         return self.num_cells - (self.clues or FEWEST_CLUES[self.side])
 
     @property
     def label(self) -> str:
-        """Return `sudoku-9x9`, because the size of an example is its number of blanks."""
+        """Return `sudoku-9x9` or `sudoku-4x4`, because the size is the number of open cells."""
         return f"{self.name}-{self.side}x{self.side}"
 
     @property
     def spec(self) -> Spec:
         rows, columns, boxes = (geometry(self.side).unit_of - self.side * np.arange(3)).T.tolist()
-        cells = tuple(range(self.num_cells))
-        return Spec(
-            "tokens", self.side + 1, self.side + 1, self.num_cells,
-            coordinates=(cells, tuple(rows), tuple(columns), tuple(boxes)),
-        )  # fmt: skip
+        coordinates = tuple(range(self.num_cells)), tuple(rows), tuple(columns), tuple(boxes)
+        return Spec("tokens", self.side + 1, self.side + 1, self.num_cells, coordinates=coordinates)
 
     def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
         size = self.checked_size(size, measure=" open cells")
         keys = draw_keys(seed, split, indices)
         clues = max(self.clues or 0, self.num_cells - size)
-        # Their split is that of the puzzle as it is in the file, and another one would be made by adding clues.
-        as_they_are = self.side == 4 and self.file is not None
-        require(not as_they_are or clues == FEWEST_CLUES[4], "no clues can be added to 4x4 puzzles of a file")
+        # Added clues would make another 4x4 puzzle, which may belong to another split.
+        can_add_clues = self.side == 9 or self.file is None or clues == FEWEST_CLUES[4]
+        require_setting(can_add_clues, "size", "no added clues for 4x4 puzzles of a file", f"{clues} clues")
         if self.file is None and not self._pool_size:
-            return self._encode(*self._drawn_afresh(split, keys, clues))
+            return self._encode(*self._draw_new(split, keys, clues))
         puzzles, solutions = self._from_pool(split, keys[2]) if self.file is None else self._from_file(split, keys[2])
         draw_images(puzzles, solutions, *keys, clues, self.augment)
         return self._encode(puzzles, solutions)
 
     def num_distinct(self, split: Split, example_size: int | None = None) -> int | None:
-        """Base puzzles of the wanted kind: a model that fails at one will likely fail at its images, too.
+        """Return the number of matching base puzzles, or None if every puzzle is new.
 
-        4x4 puzzles are drawn afresh, and so not counted, though there are few: docs/tasks.md says how few.
+        Images are not counted, because a model that fails at a base puzzle probably fails at its images. There are few
+        4x4 puzzles, although every one is new: see docs/tasks.md.
         """
         if self.file is not None:
             return len(_file_rows(self, split))
-        if self._takes_all:
+        if self._uses_whole_pool:
             return self._pool_size or None
-        return len(_pool_places(self, split, self._num_shards))
+        return len(_pool_indices(self, split, self._num_shards))
 
     def distinct_among(self, split: Split, size: int, example_size: int | None = None) -> int:
-        """The same, and no more of the pool is made than that takes."""
-        if self.file is None and not self._takes_all:
-            return min(size, len(self._suited(split, size)) or size)
+        """Return the number of distinct examples among the first `size`, and generate no more shards than needed."""
+        if self.file is None and not self._uses_whole_pool:
+            return min(size, len(self._first_pool_indices(split, size)) or size)
         return super().distinct_among(split, size, example_size)
 
     def test_sets(self) -> dict[str, Self]:
-        """Variants of this task for testing, easy ones first: our own by guesses (4x4: by clues, since no such puzzle
-        needs any), and by source where a file of real puzzles is at hand."""
-        ours = replace(self, clues=None, difficulty="any", file=None, source=None, file_role="split")
+        """Return variants of this task for testing, easy ones first.
+
+        Generated 9x9 puzzles differ in guesses, and 4x4 puzzles in clues, because no 4x4 puzzle needs a guess. If the
+        file of real puzzles exists, each of its sources is a test set too.
+        """
+        base = replace(self, clues=None, difficulty="any", file=None, source=None, file_role="split")
         if self.side == 4:
-            return {f"{clues} clues": replace(ours, clues=clues) for clues in (10, 8, 6)}
-        own = {level: replace(ours, difficulty=level) for level in GUESSES if level != "any"}
+            return {f"{clues} clues": replace(base, clues=clues) for clues in (10, 8, 6)}
+        generated = {level: replace(base, difficulty=level) for level in GUESSES if level != "any"}
         path = data_folder() / REAL_PUZZLES
         if not path.exists():
-            return own
-        real = replace(ours, file=str(path), file_role="test")
+            return generated
+        real = replace(base, file=str(path), file_role="test")
         sources = np.unique(file_puzzles(path, 9).sources).tolist()
-        return own | {source: replace(real, source=source) for source in sources}
+        return generated | {source: replace(real, source=source) for source in sources}
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
-        """Whether the whole board is right, and the share of right cells, of those that count."""
+        """Return 1 for a right board and 0 for a wrong one, and the fraction of right cells among those that count."""
         right = ((prediction == batch.targets) & batch.mask).sum(axis=1)
         return {
             "accuracy": masked_accuracy(prediction, batch),
@@ -165,15 +172,15 @@ class Sudoku(Task):
         return "".join(str(int(digit)) for digit in inputs)
 
     def parse(self, text: str) -> np.ndarray:
-        """A board of digits, with 0 or a dot for an open cell, in one line or several."""
+        """Return the digits of a board, in one line or several, where an open cell is 0 or a dot."""
         board = "".join(text.split()).replace(".", "0")
-        for strange in sorted(set(board) - set("0123456789"[: self.side + 1])):
-            raise InputError(f"expected digits 0-{self.side} or dots, got {strange!r} in {text!r}")
+        for symbol in sorted(set(board) - set("0123456789"[: self.side + 1])):
+            raise InputError(f"expected digits 0-{self.side} or dots, got {symbol!r} in {text!r}")
         require(len(board) == self.num_cells, f"expected {self.num_cells} cells, got {len(board)} in {text!r}")
         puzzle = np.array([int(digit) for digit in board], dtype=np.int8)
         require("0" in board, f"expected a board with an open cell, got a full one: {board}")
-        _, found, _ = solve_boards(puzzle[None], 2, geometry(self.side), workspace(self.side))
-        _require_one(int(found[0]), board)
+        _, counts, _ = solve_boards(puzzle[None], 2, geometry(self.side), workspace(self.side))
+        _require_one(int(counts[0]), board)
         return puzzle.astype(np.int64)
 
     def answer(self, outputs: np.ndarray) -> str:
@@ -195,17 +202,17 @@ class Sudoku(Task):
 
     def verify(self, example: dict[str, Any]) -> None:
         puzzle, stated = typed_fields(example, puzzle=str, solution=str)
-        require(self.render(self.parse(puzzle)) == puzzle, f"expected digits in one line, got {puzzle!r}")
+        require(self.render(self.parse(puzzle)) == puzzle, f"puzzle: expected digits in one line, got {puzzle!r}")
         solutions = list(islice(all_solutions(puzzle), 2))
         _require_one(len(solutions), puzzle)
-        require(stated == solutions[0], f"expected the solution {solutions[0]} of {puzzle}, got {stated!r}")
+        require(stated == solutions[0], f"solution: expected {solutions[0]} for {puzzle}, got {stated!r}")
 
     def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """How many puzzles have how many clues, and what share is of which difficulty."""
+        """Return the number of puzzles for each number of clues, and the fraction of each difficulty."""
         puzzles = np.array([[int(digit) for digit in example["puzzle"]] for example in examples], dtype=np.int8)
         _, _, guesses = solve_boards(puzzles, 2, geometry(self.side), workspace(self.side))
         values, counts = np.unique(np.count_nonzero(puzzles, axis=1), return_counts=True)
-        shares = {
+        fractions = {
             level: float(np.mean((low <= guesses) & (guesses <= high)))
             for level, (low, high) in GUESSES.items()
             if level != "any"
@@ -213,18 +220,18 @@ class Sudoku(Task):
         return {
             "clues": {str(value): int(count) for value, count in zip(values, counts, strict=True)},
             "mean_clues": float(np.count_nonzero(puzzles) / len(puzzles)),
-            "difficulty": shares,
+            "difficulty": fractions,
             "guesses": {"mean": float(guesses.mean()), "max": int(guesses.max())},
         }
 
     @property
-    def _wanted(self) -> str:
-        origin = "our own" if self.file is None else f"from {self._path}"
+    def _selection(self) -> str:
+        origin = "generated" if self.file is None else f"from {self._path}"
         return f"{self.side}x{self.side}, clues {self.clues or 'any'}, difficulty {self.difficulty}, {origin}"
 
     @property
     def _pool_size(self) -> int:
-        """0 where every puzzle is new."""
+        """Return the number of base puzzles per split, or 0 if every puzzle is new."""
         if self.side == 4:
             return 0
         return DEFAULT_POOL if self.pool is None else self.pool
@@ -234,98 +241,100 @@ class Sudoku(Task):
         return -(-self._pool_size // SHARD)
 
     @property
-    def _takes_all(self) -> bool:
-        """Whether every base puzzle of our own will do."""
+    def _uses_whole_pool(self) -> bool:
+        """Return True if every generated base puzzle matches the settings."""
         return not self._pool_size or (self.clues is None and self.difficulty == "any")
 
     def _encode(self, puzzles: np.ndarray, solutions: np.ndarray) -> Batch:
         return Batch(puzzles.astype(np.int64), solutions.astype(np.int64), self.counted(puzzles))
 
-    def _drawn_afresh(
-        self, split: Split, keys: tuple[np.int64, int, np.ndarray], clues: int
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    def _draw_new(self, split: Split, keys: tuple[np.int64, int, np.ndarray], clues: int) -> tuple[np.ndarray, ...]:
+        """Return new puzzles and their solutions."""
         puzzles, solutions = np.zeros((2, len(keys[2]), self.num_cells), dtype=np.int8)
-        guesses = draw_puzzles(
-            puzzles, solutions, *keys, *split_buckets(split), clues, self.clues or NO_LIMIT,
-            *GUESSES[self.difficulty], geometry(self.side), workspace(self.side),
-        )  # fmt: skip
-        if (guesses < 0).any():
-            raise InputError(f"no {split} puzzle ({self._wanted}) in {MAX_TRIES} tries: there are too few to split")
+        limits = PuzzleLimits(clues, self.clues or NO_LIMIT, *GUESSES[self.difficulty])
+        work = geometry(self.side), workspace(self.side)
+        guesses = draw_puzzles(puzzles, solutions, *keys, *split_buckets(split), limits, *work)
+        require(
+            bool((guesses >= 0).all()),
+            f"sudoku: expected a {split} puzzle ({self._selection}), got none in {MAX_TRIES} tries. There are too few.",
+        )
         return puzzles, solutions
 
     def _from_pool(self, split: Split, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Base puzzles in the order of the indices, so that all suited ones are seen once before any is seen again."""
-        numbers, rows = np.divmod(self._places(split, indices), SHARD)
+        """Return base puzzles and solutions in the order of the indices. No puzzle repeats before all have occurred."""
+        if self._uses_whole_pool:
+            places = indices % self._pool_size
+        else:
+            matches = self._first_pool_indices(split, 1 + int(indices.max(initial=0)))
+            _require_matches(self, split, matches, self._pool_size)
+            places = matches[indices % len(matches)]
+        numbers, rows = np.divmod(places, SHARD)
         needed = np.unique(numbers).tolist()
         build_shards(split, needed)
         puzzles, solutions = np.empty((2, len(indices), self.num_cells), dtype=np.int8)
         for number in needed:
-            base, here = shard(split, number), numbers == number
-            puzzles[here], solutions[here] = base.puzzles[rows[here]], base.solutions[rows[here]]
+            base, in_shard = shard(split, number), numbers == number
+            puzzles[in_shard], solutions[in_shard] = base.puzzles[rows[in_shard]], base.solutions[rows[in_shard]]
         return puzzles, solutions
 
-    def _places(self, split: Split, indices: np.ndarray) -> np.ndarray:
-        """Where in the pool the base puzzles of these indices are."""
-        if self._takes_all:
-            return indices % self._pool_size
-        suited = self._suited(split, 1 + int(indices.max(initial=0)))
-        return _some(self, split, suited, self._pool_size)[indices % len(suited)]
+    def _first_pool_indices(self, split: Split, count: int) -> np.ndarray:
+        """Return the pool indices of the first matching base puzzles: at least `count`, unless the pool has fewer.
 
-    def _suited(self, split: Split, count: int) -> np.ndarray:
-        """Where in the pool the first base puzzles of the wanted kind are: `count` or more, if there are as many. No
-        more of it is made than that takes."""
-        num_shards, suited = 1, _pool_places(self, split, 1)
-        while num_shards < self._num_shards and len(suited) < count:
+        The number of shards doubles until they contain enough, so that no more is generated than needed.
+        """
+        num_shards, matches = 1, _pool_indices(self, split, 1)
+        while num_shards < self._num_shards and len(matches) < count:
             num_shards = min(2 * num_shards, self._num_shards)
-            suited = _pool_places(self, split, num_shards)
-        return suited
+            matches = _pool_indices(self, split, num_shards)
+        return matches
 
     def _from_file(self, split: Split, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        base, suited = file_puzzles(self._path, self.side), _file_rows(self, split)
-        chosen = suited[indices % len(suited)]
-        return base.puzzles[chosen], base.solutions[chosen]
+        base, matches = file_puzzles(self._path, self.side), _file_rows(self, split)
+        rows = matches[indices % len(matches)]
+        return base.puzzles[rows], base.solutions[rows]
 
     @property
     def _path(self) -> Path:
         return supplied(self.file or "", "puzzles", "a file with a puzzle in each line")
 
-    def _suits(self, puzzles: np.ndarray, guesses: np.ndarray) -> np.ndarray:
-        """Which base puzzles can become examples: those hard enough, with no more clues than are wanted."""
+    def _matches(self, puzzles: np.ndarray, guesses: np.ndarray) -> np.ndarray:
+        """Return one boolean per base puzzle: True if its clues and guesses match the settings."""
         low, high = GUESSES[self.difficulty]
         return (np.count_nonzero(puzzles, axis=1) <= (self.clues or NO_LIMIT)) & (low <= guesses) & (guesses <= high)
 
 
 def _require_one(num_solutions: int, puzzle: str) -> None:
-    came = {0: "none", 1: "one"}.get(num_solutions, "several")
-    require(num_solutions == 1, f"expected a puzzle with one solution, got one with {came}: {puzzle}")
+    number = {0: "none", 1: "one"}.get(num_solutions, "several")
+    require(num_solutions == 1, f"expected a puzzle with one solution, got one with {number}: {puzzle}")
 
 
 @lru_cache(maxsize=64)
-def _pool_places(task: Sudoku, split: Split, num_shards: int) -> np.ndarray:
-    """Where in the first shards of its pool a task's suited base puzzles are."""
+def _pool_indices(task: Sudoku, split: Split, num_shards: int) -> np.ndarray:
+    """Return the indices of the matching base puzzles in the first shards of the pool."""
     build_shards(split, range(num_shards))
     bases = (shard(split, number) for number in range(num_shards))
-    places = np.flatnonzero(np.concatenate([task._suits(base.puzzles, base.guesses) for base in bases]))
-    return places[places < task._pool_size]
+    indices = np.flatnonzero(np.concatenate([task._matches(base.puzzles, base.guesses) for base in bases]))
+    return indices[indices < task._pool_size]
 
 
 @lru_cache(maxsize=64)
 def _file_rows(task: Sudoku, split: Split) -> np.ndarray:
+    """Return the matching rows of the file in random order, because files are often sorted."""
     base = file_puzzles(task._path, task.side)
-    suits = task._suits(base.puzzles, base.guesses)
+    matches = task._matches(base.puzzles, base.guesses)
     if task.source is not None:
         if task.source not in base.sources:
             raise unknown(f"source in {task._path}", task.source, np.unique(base.sources).tolist())
-        suits &= base.sources == task.source
+        matches &= base.sources == task.source
     if task.file_role == "split":
         first, end = split_buckets(split)
-        suits &= (first <= base.buckets) & (base.buckets < end)
+        matches &= (first <= base.buckets) & (base.buckets < end)
     else:
-        require(split == "test", f"all of {task._path} is for testing: expected split 'test', got {split!r}")
-    # Files are often sorted, so their first rows stand for nothing but themselves.
-    return np.random.default_rng(0).permutation(_some(task, split, np.flatnonzero(suits), len(suits)))
+        require(split == "test", f"split: expected 'test', got {split!r}. All of {task._path} is for testing.")
+    rows = np.flatnonzero(matches)
+    _require_matches(task, split, rows, len(matches))
+    return np.random.default_rng(0).permutation(rows)
 
 
-def _some(task: Sudoku, split: Split, suited: np.ndarray, among: int) -> np.ndarray:
-    require(len(suited) > 0, f"expected {split} puzzles ({task._wanted}), found none among {among}")
-    return suited
+def _require_matches(task: Sudoku, split: Split, matches: np.ndarray, total: int) -> None:
+    require(len(matches) > 0, f"sudoku: expected {split} puzzles ({task._selection}), got none among {total}")
