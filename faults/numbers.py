@@ -88,22 +88,30 @@ def thousand_loops(target: Target, *, full: bool, seed: int, only: str | None = 
             "dim": "16", "num-heads": "2", "num-loops": "1000", "length": "4", "num-steps": "1", "batch-size": "2",
             "eval-size": "2", **values,
         }  # fmt: skip
-        flags = [text for name, value in small.items() for text in (target.flag(name), value)]
+        flags = [text for name, value in small.items() for text in (_flag(target, name), value)]
         folder = target.fresh_folder("loops")
         command = ["train", "edit-distance", "--recipe", "laptop", *flags, "--json", "--out", "run"]
         outcome = target.run(command, folder, seconds=300)
         problem = outcome.complaint or (None if outcome.code == 0 else f"refused: {last_line(outcome.stderr)}")
-        if problem and outcome.code == 2 and "needs" in outcome.errors[0]:
+        words = ("needs", "modulation", "conditioning")
+        if problem and outcome.code == 2 and any(word in outcome.errors[0] for word in words):
             continue  # a combination that does not exist
         row.add(case, problem or _beyond_numbers(folder), f"exit code {outcome.code}")
         shutil.rmtree(folder)
     yield row
 
 
+_START = "modulation-init"
+
+
+def _flag(target: Target, name: str) -> str:
+    return target.flag(name, "modulation-start") if name == _START else target.flag(name)  # its name in version 0.1
+
+
 def _models(target: Target) -> Iterator[dict[str, str]]:
     """Yield every kind of looped model that the flags offer, in both precisions."""
-    names: tuple[str, ...] = ("block", "conditioning", "injection", "norm", "modulation-start", "precision")
-    offered = {name: target.train_flags[target.flag(name)].strip("{}").split(",") for name in names}
+    names: tuple[str, ...] = ("block", "conditioning", "injection", "norm", _START, "precision")
+    offered = {name: target.train_flags[_flag(target, name)].strip("{}").split(",") for name in names}
     offered["precision"] = ["float32", "bfloat16"]
     for values in itertools.product(*offered.values()):
         model: dict[str, str] = dict(zip(names, values, strict=True))

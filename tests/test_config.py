@@ -284,3 +284,14 @@ def test_run_config_with_half_a_character_is_refused(field):
     data.setdefault(group, {})[name] = "\ud800"
     with pytest.raises(InputError, match=field):
         RunConfig.from_json(data)
+
+
+@pytest.mark.parametrize("field", ["num_layers", "num_loops", "dim"])
+def test_run_config_with_a_number_beyond_any_machine_is_refused(field):
+    with pytest.raises(InputError, match=field):
+        RunConfig.from_json({"task": {"name": "edit-distance"}, "model": {field: 10**400}})
+
+
+def test_model_config_with_more_layers_than_fit_in_memory_is_refused():
+    with pytest.raises(InputError, match="num_layers: expected at most"):
+        ModelConfig(num_layers=2**31)

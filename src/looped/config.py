@@ -20,6 +20,7 @@ from looped.utils.types import Device, EngineChoice
 
 MAX_LOOP_CHOICES = 8
 MAX_SIZE_CHOICES = 16
+MAX_LAYERS = 4096  # a layer is many objects, so that a damaged number would fill the memory before anything fails
 MAX_THREADS = 1024  # OpenMP crashes the process if it cannot start that many
 # These conditionings learn one row per loop, so they have no row for loops beyond the trained ones.
 FREE_TABLES = ("table", "eta")
@@ -93,6 +94,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         _require_positive(self, "dim", "num_heads", "num_layers", "num_loops", "ff_dim")
+        _require_field(self.num_layers <= MAX_LAYERS, "num_layers", f"at most {MAX_LAYERS:,}", self.num_layers)
         _require_field(self.dim % self.num_heads == 0, "num_heads", f"a divisor of dim = {self.dim}", self.num_heads)
         _require_field(self.dim % 2 == 0, "dim", "an even number (sines and cosines come in pairs)", self.dim)
         _require_field(

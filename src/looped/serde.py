@@ -82,6 +82,8 @@ def _convert(annotation: Any, value: Any, path: str) -> Any:
     except (msgspec.ValidationError, TypeError, UnicodeError):
         raise InputError(f"{path}: expected {_describe(annotation)}, got {_short(value)}{_hint(annotation, value)}",
                          field=path) from None  # fmt: skip
+    if isinstance(converted, int) and abs(converted) >= 2**63:
+        raise InputError(f"{path}: expected an integer of 64 bits, got {_short(value)}", field=path)
     if isinstance(converted, float) and converted != converted:
         raise InputError(f"{path}: expected {_describe(annotation)}, got NaN", field=path)
     return converted

@@ -245,3 +245,7 @@ def test_an_untrained_run_says_so(tmp_path, capsys):
 
     save_sealed(tmp_path / "config.json", RunConfig(EditDistance(length=4)).to_json())
     assert "has no checkpoint yet" in complaint(capsys, "eval", str(tmp_path))
+
+
+def test_a_name_that_no_file_system_takes_is_one_short_line(capsys):
+    assert len(complaint(capsys, "inspect", "x" * 3000)) < 1000

@@ -42,3 +42,9 @@ def test_a_log_that_the_disk_does_not_take_is_one_line(tmp_path):
     with pytest.raises(InputError) as caught:
         log.__exit__()
     assert str(caught.value) == expected
+
+
+def test_read_log_that_cannot_be_read_names_the_file(tmp_path):
+    (tmp_path / "log.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"cannot read .*log\.jsonl"):
+        read_log(tmp_path / "log.jsonl")

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _forget_output()
         where = "" if error.filename is None else f"{error.filename}: "
-        print(f"looped: {where}{error.strerror or error}", file=sys.stderr)
+        print(f"looped: {InputError(f'{where}{error.strerror or error}')}", file=sys.stderr)  # bounded in length
         return 2
     except (MemoryError, RuntimeError, TypeError) as error:  # TypeError: sizes that no memory can hold
         from looped.utils.memory import exhausted_memory  # imports torch, which not every verb needs

@@ -72,12 +72,15 @@ def _take(path: Path) -> bool:
                 aside.unlink()
                 return False
             aside.unlink()
+    # Written before it gets its name: a claim without a holder would keep others waiting until it is void.
+    written = path.with_name(f".{path.name}.{_here()['host']}-{os.getpid()}.new")
     try:
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        written.write_text(json.dumps(_here()))
+        os.link(written, path)
     except FileExistsError:
         return False
-    with os.fdopen(handle, "w") as file:
-        json.dump(_here(), file)
+    finally:
+        written.unlink(missing_ok=True)
     return True
 
 

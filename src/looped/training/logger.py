@@ -56,7 +56,11 @@ class Log:
 def read_log(path: Path) -> list[tuple[str, int]]:
     """Return the lines of a log with their steps. Lines that are cut off or not JSON are ignored."""
     found = []
-    for raw in path.read_bytes().splitlines() if path.exists() else []:
+    try:
+        lines = path.read_bytes().splitlines() if path.exists() else []
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    for raw in lines:
         try:
             line = raw.decode()  # line by line, so that one bad line spoils no other
             step = from_json(line)["step"]
