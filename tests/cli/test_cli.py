@@ -205,9 +205,9 @@ def test_a_trees_question_is_short_and_whole_in_json(tmp_path, capsys):
         said, _, said_value = line.partition(" ... -> ")
         assert [float(each) for each in said.split()] == [round(float(each), 2) for each in numbers.split()[:6]]
         assert said_value == (value if value == "?" else f"{float(value):.2f}")
-    assert [line.split()[0] for line in rest] == ["loop", "loop", "truth"]
+    assert [line.split()[0] for line in rest] == ["loop", "loop", "truth", "wrong:"]
     own = ";".join(["0 1 2 3 4 5 6 7 -> 1", "7 6 5 4 3 2 1 0 -> ?"])
-    assert answer(capsys, "solve", run, "--input", own).startswith("1 point of 8 numbers and its value, then")
+    assert "\n1 point of 8 numbers and its value, then" in answer(capsys, "solve", run, "--input", own)
 
 
 HELPS = [
@@ -281,7 +281,7 @@ def test_a_verb_of_verbs_lists_them(verb, capsys):
         ("run", {"root", "results", "seeds", "workers", "again", "minutes"}),
         ("status", {"root", "results", "seeds"}),
         ("collect", {"root", "results", "replace"}),
-        ("report", {"root", "results", "out", "readme"}),
+        ("report", {"root", "results", "out", "update"}),
     ],
 )
 def test_a_verb_of_the_paper_shows_and_takes_its_own_flags_alone(verb, own, capsys):
@@ -290,7 +290,7 @@ def test_a_verb_of_the_paper_shows_and_takes_its_own_flags_alone(verb, own, caps
     assert stop.value.code == 0
     shown = set(re.findall(r"--(?!no-)(\w+)", capsys.readouterr().out))
     assert shown == {"help", "scale", "cells", "json"} | own
-    foreign = "readme" if "readme" not in own else "minutes"
+    foreign = "update" if "update" not in own else "minutes"
     assert f"Unrecognized options: --{foreign}" in complaint(capsys, "paper", verb, f"--{foreign}", "3")
 
 
@@ -320,7 +320,7 @@ def test_what_overflows_is_told_and_not_scored(overflowing, capsys):
     assert second.split(maxsplit=1) == ["300", f"the outputs overflow: no {metric}"]
     for verb in ("solve", "inspect"):
         line = complaint(capsys, verb, overflowing, "--loops", "300")
-        assert re.fullmatch(r"looped: the model's outputs overflow in loop \d+", line)
+        assert re.fullmatch(r"looped: .* overflow in loop \d+", line)
     assert answer(capsys, "solve", overflowing, "--loops", "1", "--json")
 
 

@@ -187,7 +187,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path
         (["edit-distance", "--model.num-loops", "1000000000"], "num_loops: expected at most 100000"),
         (["edit-distance", "--train.batch-size", "1" + 15 * "0"], "a smaller --train.batch-size"),
         (["edit-distance", "--train.eval-size", "1" + 15 * "0"], "size: expected"),
-        (["edit-distance", "--train.batch-size", "1" + 21 * "0"], "num_steps x batch_size: expected"),
+        (["edit-distance", "--train.batch-size", "1" + 18 * "0"], "num_steps x batch_size: expected"),
         (["edit-distance", "--train.num-examples", "1" + 21 * "0"], "num_examples: expected"),
         (["edit-distance", "--train.num-examples", "1" + 15 * "0"], "a smaller --train.num-examples"),
         (["edit-distance", "--train.num-examples", "4" + 18 * "0"], "a smaller --train.num-examples"),

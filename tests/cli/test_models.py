@@ -107,11 +107,13 @@ def test_solve_takes_a_name_or_a_task(shipped, capsys):
 def test_in_a_pipe_a_sudoku_is_lines_and_a_board(shipped, capsys):
     lines = answer(capsys, "solve", "sudoku", "--loops", "5").splitlines()
     assert "\x1b" not in "".join(lines)
-    assert [line.split()[:2] for line in lines[1:6]] == [["loop", str(loop)] for loop in range(1, 6)]
-    assert lines[6].startswith("truth")
-    drawn = [line for line in lines[7:] if line.startswith("│")]
-    assert len(lines[7:]) == 7
-    assert "".join(drawn).translate(str.maketrans("·", "0", "│ ")) == lines[5].split()[2]
+    assert [line.split()[:2] for line in lines[2:7]] == [["loop", str(loop)] for loop in range(1, 6)]
+    assert lines[0].split()[0] == "model"
+    assert lines[7].startswith("truth")
+    drawn = [line for line in lines[8:] if line.startswith("│")]
+    assert len(lines[8:]) == 8
+    assert lines[-1].startswith(("right", "wrong: "))
+    assert "".join(drawn).translate(str.maketrans("·", "0", "│ ")) == lines[6].split()[2]
 
 
 def test_a_pipe_without_box_characters_gets_others(shipped):
@@ -150,7 +152,7 @@ def test_check_measures_afresh_and_fails_where_it_must(shipped, capsys, monkeypa
     assert main(["models", "check", "--seconds", "1000"]) == 2
     captured = capsys.readouterr()
     assert captured.out.count("NOT as recorded") == 2
-    assert captured.err.splitlines()[-1].startswith("looped: measured otherwise than recorded")
+    assert captured.err.splitlines()[-1].startswith("looped: these models differ from their records")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_check_measures_afresh_and_fails_where_it_must(shipped, capsys, monkeypa
         (["solve", "sudoku/looped-r4"], f"did you mean '{SUDOKU}'"),
         (["solve", "sudku"], "did you mean 'sudoku'"),
         (["eval", "lcs"], "no lcs model in"),
-        (["solve", "sudoku", "--delay", "-1"], "delay must be in 0..60 seconds, got -1"),
+        (["solve", "sudoku", "--delay", "-1"], "--delay: expected 0..60 seconds"),
         (["solve", "sudoku", "--input", "12"], "expected 16 cells, got 2"),
     ],
 )

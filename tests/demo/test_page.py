@@ -88,7 +88,7 @@ def countdown_facts():
     (name, *_) = default_models("countdown")
     task = model_card(name).config.task
     inputs = task.sample(0, "test", [0]).inputs[0]
-    numbers, target = task._given(inputs)
+    numbers, target = task._numbers_and_target(inputs)
     classes = answers(name, inputs, 32)[-1]
     written = task.answer(np.where(task.counted(inputs[None])[0], classes, inputs))
     return {"numbers": numbers, "target": target, "answer": written.translate(str.maketrans("*-/", SIGNS))}

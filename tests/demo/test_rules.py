@@ -154,7 +154,7 @@ def test_drawn_pairs_are_like_those_of_training(ask, name):
 def test_numbers_have_the_tokens_and_the_verdicts_of_the_package(ask):
     task = TASKS["countdown"]()
     batch = task.sample(1, "test", range(12))
-    hands = [task._given(inputs) for inputs in batch.inputs]
+    hands = [task._numbers_and_target(inputs) for inputs in batch.inputs]
     wrong = np.array([np.where(row > 5, 6 + (row - 6) // 2, row) for row in batch.targets])
     sure = [1.0] * batch.inputs.shape[1]
     tokens = ask(*[("encodeNumbers", *hand) for hand in hands])
@@ -169,7 +169,7 @@ def test_numbers_have_the_tokens_and_the_verdicts_of_the_package(ask):
 def test_search_for_numbers_finds_the_first_solution_of_the_package(ask):
     task = TASKS["countdown"]()
     batch = task.sample(2, "test", range(6))
-    hands = [task._given(inputs) for inputs in batch.inputs]
+    hands = [task._numbers_and_target(inputs) for inputs in batch.inputs]
     found = ask(*[("searchNumbers", *hand, task.largest_number) for hand in hands], ("searchNumbers", [1, 1, 1], 50))
     for inputs, (numbers, target), answer in zip(batch.inputs, hands, found[:-1], strict=True):
         solution = ", ".join(answer["first"]).translate(SIGNS)

@@ -69,7 +69,7 @@ def test_check_path_of_a_data_set_checks_its_examples(tmp_path):
     datasets.build(EditDistance(length=4), path, 5)
     assert not check_path(path).damaged
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    assert "cut short" in str(check_path(path).damaged[0].problem)
+    assert "expected 5 examples" in str(check_path(path).damaged[0].problem)
 
 
 def test_check_path_of_a_model_finds_a_changed_weight(tmp_path):

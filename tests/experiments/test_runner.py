@@ -321,7 +321,7 @@ def test_a_training_that_diverges_leaves_a_note(tmp_path, monkeypatch):
     assert not record.finished
     assert record.note.startswith("loss: expected a finite number")
     (row,) = status(replace(made, cells=(replace(cell, config=wild),)), tmp_path, load_records(None, tmp_path))
-    assert row["state"].startswith("failed: expected a finite")
+    assert row["state"].startswith("failed: loss: expected a finite number")
     assert row["value"] is None
     assert not row["finished"]
 

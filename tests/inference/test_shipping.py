@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,9 +136,7 @@ def test_a_folder_of_a_run_comes_before_a_name(run, packed, tmp_path, monkeypatc
 
 def test_commit_date_and_size_come_from_the_record(run, weights, tmp_path):
     folder = tmp_path / "recorded"
-    folder.mkdir()
-    for part in run.iterdir():
-        (folder / part.name).symlink_to(part)
+    shutil.copytree(run, folder)
     loaded = load_run(run)
     known = evaluate(loaded.model, TASK, "test", 30)
     (folder / "record.json").write_text(json.dumps({"commit": "fff", "date": "2026-02-01", "test": known}))

@@ -83,7 +83,7 @@ def test_a_run_does_not_go_on_with_another_text(tmp_path, monkeypatch):
     before = text.read_text()
     text.write_text(before.replace("loop 500", "hoop 500"))
     noted = (tmp_path / "run" / "data.json").read_bytes()
-    with pytest.raises(InputError, match="run was trained on another train text: expected one with the sha256") as told:
+    with pytest.raises(InputError, match="run was trained on another train text: expected SHA-256") as told:
         train(config, tmp_path / "run", quiet=True)
     assert "\n" not in str(told.value)
     assert (tmp_path / "run" / "data.json").read_bytes() == noted
@@ -301,7 +301,7 @@ def test_init_from_takes_the_weights_that_count(tmp_path):
     for name, parameter in second.model.named_parameters():
         assert torch.equal(parameter, first[name])
         assert torch.equal(parameter, average[f"ema/{name}"])
-    with pytest.raises(InputError, match=r"is \(.*\), expected \("):
+    with pytest.raises(InputError, match=r"expected shape \(.*\), got \("):
         Trainer(tiny(model={"dim": 32}, train={"init_from": str(tmp_path / "first")}), tmp_path / "third", quiet=True)
     with pytest.raises(InputError, match="no run at"):
         Trainer(tiny(train={"init_from": str(tmp_path / "nowhere")}), tmp_path / "fourth", quiet=True)
