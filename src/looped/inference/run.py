@@ -122,7 +122,7 @@ def solve(model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | Non
     for t, (state, change) in enumerate(with_changes(model.iterate(batch, num_loops))):
         scores = model.read_out(state)[0]
         finite = bool(scores[torch.from_numpy(counted).to(scores.device)].isfinite().all())
-        require(finite, f"the model's outputs overflow in loop {t + 1}: expected finite numbers")
+        require(finite, f"model: expected finite outputs, got an overflow in loop {t + 1}")
         if task.spec.kind == "tokens":
             likeliest, classes = (each.cpu().numpy() for each in scores.float().softmax(dim=-1).max(dim=-1))
             confidence = float(likeliest[counted].mean()) if counted.any() else 1.0
