@@ -37,3 +37,17 @@ def test_every_public_name_loads():
     assert set(looped.__all__) <= set(dir(looped))
     with pytest.raises(AttributeError, match="nonsense"):
         looped.nonsense  # noqa: B018
+
+
+def test_package_imports_and_writes_files_without_fcntl(tmp_path):
+    code = (
+        "import sys; sys.modules['fcntl'] = None\n"
+        "import looped\n"
+        "[getattr(looped, name) for name in looped.__all__]\n"
+        "from pathlib import Path\n"
+        "from looped.utils.files import locked, save_text\n"
+        f"save_text(Path({str(tmp_path / 'a.txt')!r}), 'text')\n"
+        f"with locked(Path({str(tmp_path / 'lock')!r}), wait=False) as free: assert free\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert (tmp_path / "a.txt").read_text() == "text"

@@ -24,7 +24,7 @@ DEFAULT_SCALE = "laptop"
 
 @dataclass(frozen=True)
 class Command:
-    """What every verb takes."""
+    """The flags that every verb takes."""
 
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
     """which ones (none given: all; looped paper list names them)"""
@@ -44,7 +44,7 @@ class ListCommand(Command):
 
 @dataclass(frozen=True)
 class FoldersCommand(Command):
-    """What every verb takes that looks at runs."""
+    """The flags of every verb that reads runs."""
 
     root: Path = Path("runs")
     """folder of the runs"""

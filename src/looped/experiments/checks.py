@@ -1,4 +1,4 @@
-"""Checks of a record that was read: every field of it, and every number, is what the report takes it for."""
+"""Check every field of a record that was read from a file."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Right = Callable[[Any], bool]
 
 
 class Checker:
-    """Complains in one line that names the file and the field."""
+    """Raise InputError, which names the file and the field, for a wrong value."""
 
     def __init__(self, origin: str) -> None:
         self.origin = origin
@@ -34,7 +34,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether all numbers in a part of a record are, however deep they lie."""
+    """Return whether all numbers in a nested value are finite."""
     if isinstance(value, dict):
         return all(map(is_finite, value.values()))
     if isinstance(value, list | tuple):

@@ -45,7 +45,7 @@ def claimed(root: Path, name: str) -> Iterator[bool]:
 
 
 def is_claimed(root: Path, name: str) -> bool:
-    """Whether somebody works on a run right now; only looks."""
+    """Return whether another process works on a run right now, without taking the lock."""
     path = root / FOLDER / f"{name}.json"
     if not path.exists():
         return False
@@ -85,7 +85,7 @@ def _take(path: Path) -> bool:
 
 
 def _is_void(path: Path) -> bool:
-    """Of this machine, since the lock is ours: its holder is gone. Of another: not touched for long."""
+    """Return whether a claim is void: its holder is gone (this machine), or it was not refreshed for long (another)."""
     try:
         touched, text = path.stat().st_mtime, path.read_bytes()
     except FileNotFoundError:

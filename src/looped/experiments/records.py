@@ -33,7 +33,7 @@ Evaluation = dict[str, Any]
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of one run. An unfinished try may be kept, with a note and without a test."""
+    """The result of one run. A failed run may be kept too, with a note and without a test."""
 
     config: RunConfig
     finished: bool
@@ -207,7 +207,7 @@ def _records_in(folder: Path, pattern: str) -> dict[str, Record]:
 
 
 def _more_finished(before: Record | None, now: Record) -> Record:
-    """A try that did not finish is told of only where no run did."""
+    """Return the newer record, unless only the older one is finished."""
     return before if before is not None and before.finished and not now.finished else now
 
 
@@ -230,7 +230,7 @@ def save_record(path: Path, record: Record) -> None:
 
 
 def seedless_key(config: RunConfig) -> str:
-    """What the seeds of one run have in common."""
+    """Return the identity that all seeds of a run share."""
     return run_key(replace(config, seed=0))
 
 
@@ -287,7 +287,7 @@ def write_index(results: Path) -> None:
 
 
 def _adds_to(before: Any, now: Any) -> bool:
-    """Whether all that was said is still said."""
+    """Return whether `now` contains everything that `before` does."""
     if isinstance(before, dict) and isinstance(now, dict):
         return all(name in now and _adds_to(value, now[name]) for name, value in before.items())
     return before == now
@@ -304,7 +304,7 @@ def shrunk(evaluation: Evaluation) -> Evaluation:
 
 
 def training_curve(lines: Iterable[dict[str, Any]], batch_size: int) -> list[dict[str, float]]:
-    """The log of a training in at most 200 points, evenly taken, the last one among them."""
+    """Return a training log as at most 200 evenly spaced points, including the last one."""
     points: dict[int, dict[str, float]] = {}
     for line in lines:
         point = points.setdefault(line["step"], {"samples": line["step"] * batch_size})

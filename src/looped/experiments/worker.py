@@ -19,7 +19,7 @@ from looped.utils.memory import exhausted_memory
 
 
 class WorkerResult(NamedTuple):
-    """What became of one run."""
+    """The outcome of one run."""
 
     state: Literal["finished", "busy", "stopped", "failed"]
     text: str = ""
@@ -70,7 +70,7 @@ def finish_cell(config: RunConfig, root: str, plan: EvalPlan) -> WorkerResult:
 
 
 def _is_of_the_machine(error: RuntimeError) -> bool:
-    """Whether it is the GPU or the memory that failed, which says nothing about other runs; else it is a bug."""
+    """Return whether the GPU or the memory failed, which says nothing about other runs. Otherwise it is a bug."""
     return exhausted_memory(error) is not None or any(
         word in str(error).lower() for word in ("cuda", "cublas", "cudnn")
     )

@@ -77,10 +77,10 @@ def pack(
     size: int | None = None,
     device: str | torch.device = "cpu",
 ) -> ModelCard:
-    """Round the weights of a run's newest checkpoint to bfloat16, test what came out, and write it as a shipped model.
+    """Round the weights of a run's newest checkpoint to bfloat16, test them, and write them as a shipped model.
 
-    The number that is stored is measured here, on the rounded weights, so that it is theirs. Commit, date and the
-    test's size are those of the folder's `record.json`, unless others are given. Same input, same bytes.
+    The stored score is measured on the rounded weights. Commit, date and test size come from the folder's
+    `record.json` unless they are given. Equal inputs give equal bytes.
     """
     run = load_run(run_folder, device)
     config, task = run.config, run.task
@@ -160,10 +160,10 @@ def evaluate_shipped(seconds: float = 120.0, *, clock: Callable[[], float] = tim
 
 
 def agree(first: ShippedScore, second: ShippedScore) -> bool:
-    """Whether two measurements can be of one model: by Fisher's exact test for shares, else by their distance.
+    """Return whether two scores can belong to one model, by Fisher's exact test for accuracies or by their distance.
 
-    One model's values have one spread, so the two are pooled: a small test may have missed the rare large errors that
-    make most of the mean, and would then think itself more exact than it is.
+    The spreads of the two are pooled, because a small test may miss the rare large errors that dominate the mean, and
+    would then underestimate its own spread.
     """
     if first.num_right is not None and second.num_right is not None:
         return fisher_exact(first.num_right, first.size, second.num_right, second.size) >= LEAST_PROBABILITY

@@ -18,7 +18,7 @@ MOST_GRAPHS, MOST_BYTES = 8, 2**30
 
 
 def why_not_fused(stack: LoopStack) -> str | None:
-    """What stands against the fused kernels for a stack as and where it is, in words; None if nothing does."""
+    """Return why the fused kernels do not support a stack on its device, or None if they do."""
     config, device = stack.config, stack.device
     if find_spec("triton") is None:
         return "Triton is not installed"

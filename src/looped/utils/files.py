@@ -1,7 +1,6 @@
-"""Where data lies, and writing so that a reader never sees half a file, whenever the writer dies."""
+"""Data folders, locks, and files that are written whole or not at all, even if the writer is killed."""
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -17,30 +16,35 @@ from typing import IO, Any, AnyStr
 
 from looped.utils.errors import InputError, require
 
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: the package works without locks
+    fcntl = None
+
 OUTPUTS = (1, 2)  # descriptors of standard output and standard error
 MAX_JSON_BYTES = MAX_LINE = 16_000_000
 
 
 def cache_folder() -> Path:
-    """What can be made again: LOOPED_CACHE, or `looped` in the user's cache folder."""
+    """Return the folder for files that can be made again: LOOPED_CACHE, or `looped` in the user's cache folder."""
     if chosen := os.environ.get("LOOPED_CACHE"):
         return Path(chosen)
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "looped"
     except RuntimeError:
-        raise InputError("there is no home folder: expected LOOPED_CACHE to name one for what is made once") from None
+        raise InputError("there is no home folder: set LOOPED_CACHE to a folder for cached files") from None
 
 
 def data_folder() -> Path:
-    """What a user supplies, and nobody writes to: LOOPED_DATA, or else the cache folder."""
+    """Return the folder for a user's data, which is never written to: LOOPED_DATA, or the cache folder."""
     return Path(os.environ.get("LOOPED_DATA") or cache_folder())
 
 
 def save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Make a file at once or not at all: whatever happens on the way, an earlier good file stays as it is.
+    """Write a file whole or not at all: if anything fails, an earlier file stays as it is.
 
-    What is no file to be replaced (a device, a pipe, where standard output or error go to) is written through; a link
-    stays one, and its target is the file.
+    A device, a pipe, and the files behind standard output and error are written to directly. The target of a link is
+    replaced, not the link.
     """
     with writing(path):
         if (stream := _open_stream(path)) is not None:
@@ -48,7 +52,7 @@ def save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
                 write(stream)
             return
         path = Path(os.path.realpath(path))
-        if path.is_symlink():  # followed to where it leads in circles
+        if path.is_symlink():  # realpath leaves a circular link unresolved
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         _make_folders(path.parent)
         sweep(path.parent)
@@ -85,7 +89,7 @@ def _new_temporary(folder: Path) -> tuple[IO[bytes], Path]:
         handle = open(path, "xb")  # noqa: SIM115 (closed by `_temporary`)
         _parts.add(path)
         with suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            _lock(handle)
         if path.exists():
             return handle, path
         handle.close()  # swept by another process between the opening and the lock
@@ -102,7 +106,7 @@ def sweep(folder: Path) -> None:
     with suppress(OSError):
         for path in (folder / name for name in os.listdir(folder) if is_temporary(name)):
             with suppress(OSError), open(os.open(path, os.O_RDONLY | _UNFOLLOWED), "rb") as handle:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(handle, wait=False)
                 path.unlink()
 
 
@@ -111,14 +115,14 @@ _UNFOLLOWED = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def drop_parts() -> None:
-    """For a process that is about to be ended from outside: take away what it has begun to write."""
+    """Delete this process's half-written files, because it is about to be terminated."""
     for part in list(_parts):
         with suppress(OSError):
             part.unlink()
 
 
 def is_stream(path: Path) -> bool:
-    """Whether what stands at a path is written through: it is no regular file, nor a folder, or one of our outputs."""
+    """Return whether a path is written to directly: a device, a pipe, or a file behind standard output or error."""
     return path.exists() and not path.is_dir() and (not path.is_file() or _output(path) is not None)
 
 
@@ -127,14 +131,14 @@ def _open_stream(path: Path) -> IO[bytes] | None:
         return None
     if (output := _output(path)) is None:
         return open(path, "wb")
-    # Opened by its name, a file would be written from its start once more, over what was printed or is yet to be.
+    # Opening the file by name would start at its beginning and overwrite what was printed.
     if sys.stdout is not None:
         sys.stdout.flush()
     return open(os.dup(output), "wb")
 
 
 def _output(path: Path) -> int | None:
-    """Which of our outputs goes to a path."""
+    """Return the descriptor of the standard stream that goes to a path, or None."""
     for descriptor in OUTPUTS:
         with suppress(OSError):  # closed
             if os.path.samestat(path.stat(), os.fstat(descriptor)):
@@ -144,7 +148,7 @@ def _output(path: Path) -> int | None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What the system refuses in here, on a full disk for one, is told in one line with the path."""
+    """Turn an OSError raised in this block into an InputError that names the path."""
     try:
         yield
     except OSError as error:
@@ -167,7 +171,7 @@ def _make_folders(path: Path) -> None:
 
 
 def in_the_way(path: Path) -> tuple[str, Path] | None:
-    """What stands at a path or at a folder above it, and is no folder, with its kind: nothing can be made under it."""
+    """Return the first non-directory among a path and its parents, with its kind, or None."""
     for each in (path, *path.parents):
         if os.path.lexists(each) and not os.path.isdir(each):
             return "file" if os.path.exists(each) else "broken link", each
@@ -175,7 +179,7 @@ def in_the_way(path: Path) -> tuple[str, Path] | None:
 
 
 def _reason(path: Path, error: OSError) -> str:
-    """The system's, which does not name a file, or a broken link, that is where a folder has to be."""
+    """Return the reason of an error, and name the file or broken link that stands where a folder must be."""
     if isinstance(error, FileExistsError | NotADirectoryError) and (found := in_the_way(path)) is not None:
         kind, place = found
         return f"{place} is a {kind}, expected a folder"
@@ -221,7 +225,7 @@ def content_hash(value: dict[str, Any]) -> str:
 
 
 def from_json(text: str | bytes) -> Any:
-    """What JSON says; a `ValueError` where it says nothing, also where it is nested deeper than can be followed."""
+    """Return the value of a JSON text. Raise ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -276,6 +280,12 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def _lock(handle: IO[Any], *, wait: bool = True) -> None:
+    """Lock an open file. Raise BlockingIOError if it is not free and `wait` is false."""
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
     """Hold a lock file, which is freed however its holder ends. Without `wait`, yield whether it was free.
@@ -287,7 +297,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _UNFOLLOWED, 0o666)
     with open(descriptor) as handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            _lock(handle, wait=wait)
         except BlockingIOError:
             yield False
             return

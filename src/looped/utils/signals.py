@@ -1,4 +1,4 @@
-"""Signals, handled in another way for a while."""
+"""Handle signals differently inside a block."""
 
 import signal
 import threading
@@ -9,8 +9,10 @@ from typing import Any
 
 @contextmanager
 def handling(handler: Callable[[int, Any], Any], *numbers: signal.Signals) -> Iterator[None]:
-    """Let `handler` have these signals. In another than the main thread, and where one is ignored or handled outside
-    of Python, whoever started this decides."""
+    """Handle these signals with `handler` inside this block.
+
+    Nothing changes outside the main thread, or for a signal that is ignored or handled outside of Python.
+    """
     in_main = threading.current_thread() is threading.main_thread()
     ours = [number for number in numbers if in_main and signal.getsignal(number) not in (signal.SIG_IGN, None)]
     before = {number: signal.signal(number, handler) for number in ours}
