@@ -32,7 +32,7 @@ def test_without_a_home_the_environment_must_say_where_the_cache_is(monkeypatch)
     for name in ("LOOPED_CACHE", "LOOPED_DATA", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user whom the system does not know
-    with pytest.raises(InputError, match="no home folder: expected LOOPED_CACHE"):
+    with pytest.raises(InputError, match="no home folder: set LOOPED_CACHE"):
         cache_folder()
 
 

@@ -103,6 +103,8 @@ def is_temporary(name: str) -> bool:
 
 def sweep(folder: Path) -> None:
     """Delete the temporary files of processes that are gone. A living process holds a lock on each of its own."""
+    if fcntl is None:  # without locks, nobody knows which processes live
+        return
     with suppress(OSError):
         for path in (folder / name for name in os.listdir(folder) if is_temporary(name)):
             with suppress(OSError), open(os.open(path, os.O_RDONLY | _UNFOLLOWED), "rb") as handle:
