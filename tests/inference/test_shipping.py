@@ -20,6 +20,7 @@ from looped.models.pretrained import ShippedScore
 from looped.tasks import DecisionTree, EditDistance
 from looped.training import evaluate, train
 from looped.utils.errors import InputError
+from looped.utils.files import content_hash
 
 TASK = EditDistance(length=4, alphabet=3, max_letters=3)
 MODEL = ModelConfig(block="modulated", dim=16, num_heads=2, num_loops=3)
@@ -55,7 +56,7 @@ def rewrite(shipped: pretrained.ModelCard, **changed) -> None:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     del about["card_sha256"]
     about |= changed
-    about["card_sha256"] = pretrained._hash_of_card(about)
+    about["card_sha256"] = content_hash(about)
     save_file(tensors, shipped.path, {"looped": json.dumps(about)})
 
 

@@ -78,14 +78,13 @@ def _starting_config(recipe_name: str, task: str, arguments: list[str]) -> "RunC
 
 
 def _fitting_recipe(arguments: list[str]) -> str:
-    """Return the default recipe: `fast` needs a GPU, `laptop` does not."""
+    """Return the recipe that fits the machine."""
     if any(flag in ("-h", "--help") for flag in arguments):
         return "fast"  # the same help on every machine, and without waiting for torch
 
-    from looped.models.engines import choose_device
+    from looped.training.trainer import fitting_recipe
 
-    wanted = peek(arguments, "--train.runtime.device")
-    return "laptop" if wanted == "cpu" or choose_device("auto").type == "cpu" else "fast"
+    return fitting_recipe("cpu" if peek(arguments, "--train.runtime.device") == "cpu" else "auto")
 
 
 def _summary(config: "RunConfig") -> str:

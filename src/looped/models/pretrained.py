@@ -23,7 +23,7 @@ from looped.config import RunConfig
 from looped.serde import check_fields, decode
 from looped.tasks import TASKS, Batch, Task, task_class
 from looped.utils.errors import InputError, require, require_one_of
-from looped.utils.files import from_json
+from looped.utils.files import content_hash, from_json
 
 ENTRY = "looped"
 SUFFIX = ".safetensors"
@@ -189,7 +189,7 @@ def read_card(path: Path) -> ModelCard:
         with safe_open(path, "pt") as file:
             about = from_json((file.metadata() or {})[ENTRY])
         expected = about.pop("card_sha256")
-        if _hash_of_card(about) != expected:
+        if content_hash(about) != expected:
             raise InputError("the card does not match its SHA-256")
         stored = decode(_StoredCard, about)
         config = RunConfig.from_json(stored.config)
@@ -218,12 +218,8 @@ def read_weights(card: ModelCard) -> dict[str, Tensor]:
 def model_file(weights: dict[str, Tensor], about: dict[str, Any]) -> bytes:
     """Return the content of a model file. `about` holds the fields of its card but for the hashes."""
     card = {**about, "sha256": hash_of_weights(weights)}
-    card["card_sha256"] = _hash_of_card(card)
+    card["card_sha256"] = content_hash(card)
     return tensors_to_bytes(weights, {ENTRY: json.dumps(card, sort_keys=True)})
-
-
-def _hash_of_card(about: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 def _decode_example(config: RunConfig, stored: dict[str, Any]) -> Batch:

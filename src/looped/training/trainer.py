@@ -35,6 +35,7 @@ from looped.utils.errors import InputError, require
 from looped.utils.files import save_sealed
 from looped.utils.memory import memory_for
 from looped.utils.signals import handling
+from looped.utils.types import Device
 from looped.utils.version import __version__
 
 
@@ -326,6 +327,11 @@ class Trainer:
             print(f"looped: {message}", file=sys.stderr)
 
 
+def fitting_recipe(device: Device = "auto") -> str:
+    """Return the default recipe for a device: `fast` needs a GPU, `laptop` does not."""
+    return "laptop" if choose_device(device).type == "cpu" else "fast"
+
+
 def train(
     run: RunConfig | str,
     folder: str | Path | None = None,
@@ -341,8 +347,7 @@ def train(
     `laptop` on a CPU) and can be changed by name: `train("edit-distance", length=8, dim=128, num_steps=500)`.
     """
     if isinstance(run, str):
-        name = recipe or ("laptop" if choose_device("auto").type == "cpu" else "fast")
-        run = configure(name, run, block, **settings)
+        run = configure(recipe or fitting_recipe(), run, block, **settings)
     elif recipe is not None or block != "looped" or settings:
         names = ", ".join(["recipe"] * (recipe is not None) + ["block"] * (block != "looped") + [*settings])
         raise InputError(f"{names}: expected with the name of a task, got a RunConfig")
