@@ -59,7 +59,7 @@ class FusedLoops:
             return self._replayed((embeddings,), num_loops, tuple(read), 0, also=places)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What copies have, too: graphs belong to the memory that they were captured with."""
+        """Return the state without CUDA graphs, which belong to the memory that they were captured with."""
         return {"stack": self.stack, "_replayed": None}
 
     def _can_replay(self, embeddings: Tensor, num_states: int) -> bool:

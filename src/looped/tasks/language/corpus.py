@@ -49,7 +49,7 @@ class Share(NamedTuple):
 
 
 def find(text: str, split: Split) -> Share:
-    """Where a split's text is: in its own files; else in half of the other held-out split's; else in a part of all.
+    """Return where a split's text is: its own files, half of the other held-out split's files, or a part of all.
 
     A text without held-out files is cut at 90 and 95 %.
     """
@@ -156,7 +156,7 @@ def _half(split: Split) -> tuple[float, float]:
 
 
 def _identity(source: str) -> list[str | int]:
-    """What changes when the source does."""
+    """Return a key that changes when the source changes."""
     if source.startswith(HUGGING_FACE):
         return [source]
     with _reading(source):
@@ -289,7 +289,7 @@ def _unpacked(source: str) -> Iterator[bytes]:
 
 
 def _decoded(parts: Iterable[bytes], source: str) -> Iterator[str]:
-    """Bytes as text, cut after the last newline of each BLOCK; bytes that are no UTF-8 are named with their line."""
+    """Yield bytes as text, cut after the last newline of each BLOCK. Raise InputError for a line outside UTF-8."""
     # Pieces, joined once they are cut off: text without newlines is copied once, however long it is.
     lines: list[bytes] = []
     begun: list[bytes] = []
