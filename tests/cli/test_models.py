@@ -93,6 +93,23 @@ def test_eval_of_a_name_gives_the_listed_number(shipped, capsys):
     assert report["step"] == 3
 
 
+def test_pack_to_a_file_serves_every_command_that_takes_a_run(runs, tmp_path, capsys):
+    out = str(tmp_path / "model.safetensors")
+    packed = json.loads(answer(capsys, "models", "pack", runs["sudoku"], "--out", out, "--size", "30", "--json"))
+    assert (packed["path"], packed["name"], packed["task"]) == (out, out, "sudoku")
+    report = json.loads(answer(capsys, "eval", out, "--size", "30", "--device", "cpu", "--json"))
+    assert report["rows"][0]["accuracy"] == packed["test"]["value"]
+    assert json.loads(answer(capsys, "solve", out, "--json"))["run"] == out
+    assert "ok" in answer(capsys, "check", out)
+
+
+@pytest.mark.parametrize("where", [[], [SUDOKU, "--out", "model.safetensors"], ["--out", "model.pt"]])
+def test_pack_without_one_place_to_write_is_refused(runs, where, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert "expected" in complaint(capsys, "models", "pack", runs["sudoku"], *where)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_solve_takes_a_name_or_a_task(shipped, capsys):
     by_name = json.loads(answer(capsys, "solve", SUDOKU, "--json"))
     assert by_name == json.loads(answer(capsys, "solve", "sudoku", "--json"))
@@ -161,7 +178,7 @@ def test_check_measures_afresh_and_fails_where_it_must(shipped, capsys, monkeypa
         (["models", "lst"], "did you mean 'list'"),
         (["models", "--jsn"], "--jsn"),
         (["models", "check", "--seconds", "0"], "seconds must be positive, got 0"),
-        (["models", "pack", "{strings}"], "looped models pack"),
+        (["models", "pack", "{strings}"], "--out FILE"),
         (["models", "pack", "{strings}", "sudoku/x", *ORIGIN], "expected a name like edit-distance/modulated-r32"),
         (["models", "pack", "{strings}", "edit-distance/x"], "expected a commit and a date, or"),
         (["models", "pack", "/nowhere", "edit-distance/x", *ORIGIN], "no run at /nowhere"),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from looped.tasks import DecisionTree, EditDistance
 from looped.training import evaluate, train
 from looped.utils.errors import InputError
 from looped.utils.files import content_hash
+from looped.utils.version import __version__
 
 TASK = EditDistance(length=4, alphabet=3, max_letters=3)
 MODEL = ModelConfig(block="modulated", dim=16, num_heads=2, num_loops=3)
@@ -46,7 +48,7 @@ def weights(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def packed(run, weights) -> pretrained.ModelCard:
-    return shipping.pack(run, NAME, size=40, **ORIGIN)
+    return shipping.ship(run, NAME, size=40, **ORIGIN)
 
 
 def rewrite(shipped: pretrained.ModelCard, **changed) -> None:
@@ -89,15 +91,50 @@ def test_the_stored_number_is_the_rounded_models(packed):
 def test_the_same_input_gives_the_same_bytes(run, packed):
     first = packed.path.read_bytes()
     for _ in range(3):
-        assert shipping.pack(run, NAME, size=40, **ORIGIN).path.read_bytes() == first
+        assert shipping.ship(run, NAME, size=40, **ORIGIN).path.read_bytes() == first
     assert [path.name for path in packed.path.parent.iterdir()] == ["modulated-r3.safetensors"]
+
+
+def test_pack_to_a_file_elsewhere_loads_the_rounded_weights_with_a_card(run, tmp_path):
+    out = tmp_path / "handed" / "on.safetensors"
+    card = shipping.pack(run, out, size=40)
+    loaded = shipping.load(out)
+    for ours, theirs in zip(loaded.model.parameters(), load_run(run).model.parameters(), strict=True):
+        assert torch.equal(ours, theirs.bfloat16().float())
+    assert (loaded.name, loaded.step, loaded.task) == (str(out), 3, TASK)
+    row = loaded.evaluate(size=40)["rows"][0]
+    assert (card.test.value, card.test.low, card.test.high) == (row["accuracy"], row["low"], row["high"])
+    first = out.read_bytes()
+    shipping.pack(run, out, size=40)
+    assert out.read_bytes() == first
+
+
+def test_pack_without_a_record_names_what_trained_the_run(run, tmp_path, monkeypatch):
+    folder, out = tmp_path / "run", tmp_path / "model.safetensors"
+    monkeypatch.setenv("LOOPED_COMMIT", "abc123")
+    train(RunConfig(TASK, MODEL, TRAIN), folder, quiet=True)
+    os.utime(folder / "checkpoints", (0, 0))
+    monkeypatch.setenv("LOOPED_COMMIT", "of another day")
+    card = shipping.pack(folder, out, size=10)
+    assert (card.commit, card.date) == ("abc123", "1970-01-01")
+    (folder / "result.json").unlink()  # as in a run that was stopped
+    assert shipping.pack(folder, out, size=10).commit == f"looped {__version__}"
+    assert shipping.pack(folder, out, size=10, **ORIGIN).commit == ORIGIN["commit"]
+
+
+def test_pack_to_a_wrong_place_is_refused(run, tmp_path):
+    with pytest.raises(InputError, match=r"ends in \.safetensors"):
+        shipping.pack(run, tmp_path / "model.bin", size=10)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InputError, match="no model file at"):
+        shipping.load(tmp_path / "model.safetensors")
 
 
 @pytest.mark.parametrize("task", [TASK, DecisionTree(points=5, dims=2)])
 def test_an_example_comes_with_the_weights(task, tmp_path, weights, monkeypatch):
     train(RunConfig(task, MODEL, TRAIN), tmp_path / "run", quiet=True)
     name = f"{task.name}/small"
-    shipping.pack(tmp_path / "run", name, size=10, **ORIGIN)
+    shipping.ship(tmp_path / "run", name, size=10, **ORIGIN)
     drawn = task.sample(0, "test", range(100))
     run = shipping.load(name)
     assert np.array_equal(run.test_example(1)[0], drawn.inputs[1])
@@ -112,7 +149,7 @@ def test_an_example_comes_with_the_weights(task, tmp_path, weights, monkeypatch)
 
 def test_a_task_stands_for_its_best_model(run, packed):
     rewrite(packed, test={**vars(packed.test), "value": 0.25, "low": 0.1, "high": 0.4})
-    better = shipping.pack(run, "edit-distance/better", size=40, **ORIGIN)
+    better = shipping.ship(run, "edit-distance/better", size=40, **ORIGIN)
     rewrite(better, test={**vars(packed.test), "value": 0.75, "low": 0.6, "high": 0.9})
     assert pretrained.list_models() == ["edit-distance/better", NAME]
     assert shipping.load("edit-distance").name == "edit-distance/better"
@@ -122,7 +159,7 @@ def test_a_smaller_error_is_better(tmp_path, weights):
     task = DecisionTree(points=5, dims=2)
     train(RunConfig(task, MODEL, TRAIN), tmp_path / "run", quiet=True)
     for name, value in (("a", 2.0), ("b", 0.5), ("c", 1.0)):
-        made = shipping.pack(tmp_path / "run", f"decision-tree/{name}", size=10, **ORIGIN)
+        made = shipping.ship(tmp_path / "run", f"decision-tree/{name}", size=10, **ORIGIN)
         rewrite(made, test={**vars(made.test), "value": value})
     assert pretrained.best_model("decision-tree").name == "decision-tree/b"
 
@@ -141,17 +178,17 @@ def test_commit_date_and_size_come_from_the_record(run, weights, tmp_path):
     loaded = load_run(run)
     known = evaluate(loaded.model, TASK, "test", 30)
     (folder / "record.json").write_text(json.dumps({"commit": "fff", "date": "2026-02-01", "test": known}))
-    made = shipping.pack(folder, NAME)
+    made = shipping.ship(folder, NAME)
     assert (made.commit, made.date, made.test.size) == ("fff", "2026-02-01", 30)
     known["rows"][0]["accuracy"] = 1.0
     (folder / "record.json").write_text(json.dumps({"commit": "fff", "date": "2026-02-01", "test": known}))
     with pytest.raises(InputError, match="rounding changes"):
-        shipping.pack(folder, NAME)
+        shipping.ship(folder, NAME)
     assert pretrained.model_card(NAME).test == made.test
     for nonsense in ("[]", '{"test": 3}', '{"test": {"rows": []}}', "{"):
         (folder / "record.json").write_text(nonsense)
         with pytest.raises(InputError, match=r"record\.json"):
-            shipping.pack(folder, NAME, **ORIGIN)
+            shipping.ship(folder, NAME, **ORIGIN)
 
 
 @pytest.mark.parametrize(
@@ -169,29 +206,29 @@ def test_commit_date_and_size_come_from_the_record(run, weights, tmp_path):
 def test_what_cannot_be_packed(change, message, run, weights):
     given = {"run_folder": run, "name": NAME, "size": 10, **ORIGIN, **change}
     with pytest.raises(InputError, match=message):
-        shipping.pack(**given)
+        shipping.ship(**given)
     assert not weights.exists()
 
 
 def test_a_model_of_a_text_is_not_shipped(run, weights, monkeypatch):
     monkeypatch.setattr(EditDistance, "metric", "perplexity")
     with pytest.raises(InputError, match="where its text is not at hand"):
-        shipping.pack(run, NAME, size=10, **ORIGIN)
+        shipping.ship(run, NAME, size=10, **ORIGIN)
 
 
 def test_too_many_bytes_are_refused(run, packed, monkeypatch):
     monkeypatch.setattr(shipping, "MAX_TOTAL_BYTES", packed.num_bytes + 100)
-    shipping.pack(run, NAME, size=40, **ORIGIN)  # it takes its own place
+    shipping.ship(run, NAME, size=40, **ORIGIN)  # it takes its own place
     with pytest.raises(InputError, match="at most"):
-        shipping.pack(run, "edit-distance/another", size=40, **ORIGIN)
+        shipping.ship(run, "edit-distance/another", size=40, **ORIGIN)
     assert pretrained.list_models() == [NAME]
 
 
 def test_a_test_leaves_examples_for_a_check(run, weights, monkeypatch):
     monkeypatch.setattr(EditDistance, "num_distinct", lambda self, *_: 25)
     with pytest.raises(InputError, match="fewer than all 25 examples"):
-        shipping.pack(run, NAME, size=25, **ORIGIN)
-    shipping.pack(run, NAME, size=20, **ORIGIN)
+        shipping.ship(run, NAME, size=25, **ORIGIN)
+    shipping.ship(run, NAME, size=20, **ORIGIN)
     (row,) = shipping.evaluate_shipped(1000)
     assert row["measured"]["size"] == 5
     monkeypatch.setattr(EditDistance, "num_distinct", lambda self, *_: 20)
@@ -204,7 +241,7 @@ def test_unknown_names(run, weights):
         shipping.load(NAME)
     with pytest.raises(InputError, match="no edit-distance model"):
         shipping.load("edit-distance")
-    shipping.pack(run, NAME, size=5, **ORIGIN)
+    shipping.ship(run, NAME, size=5, **ORIGIN)
     with pytest.raises(InputError, match=f"did you mean '{NAME}'"):
         shipping.load("edit-distance/modulated-r4")
     with pytest.raises(InputError, match="no sudoku model"):
@@ -286,7 +323,7 @@ def test_fresh_examples_are_those_after_the_recorded_ones(packed):
 def test_values_are_checked_too(tmp_path, weights):
     task = DecisionTree(points=5, dims=2)
     train(RunConfig(task, MODEL, TRAIN), tmp_path / "run", quiet=True)
-    made = shipping.pack(tmp_path / "run", "decision-tree/small", size=60, **ORIGIN)
+    made = shipping.ship(tmp_path / "run", "decision-tree/small", size=60, **ORIGIN)
     (row,) = shipping.evaluate_shipped(1000)
     assert row["measured"]["metric"] == "squared_error"
     assert row["consistent"]
@@ -313,7 +350,7 @@ class Clock:
 
 
 def test_the_time_is_shared_and_the_examples_fit_into_it(run, packed, monkeypatch, capsys):
-    shipping.pack(run, "edit-distance/twin", size=1000, **ORIGIN)
+    shipping.ship(run, "edit-distance/twin", size=1000, **ORIGIN)
     clock = Clock(monkeypatch, 0.5)
     rows = shipping.evaluate_shipped(60, clock=clock)
     assert [row["name"] for row in rows] == [NAME, "edit-distance/twin"]

@@ -24,8 +24,8 @@ JSON_HELP = "print one JSON object"
 AnyRun = Annotated[
     tyro.conf.Positional[str],
     tyro.conf.arg(
-        help="folder of a trained run, a name that `looped models` lists, or a task, which stands for its best shipped "
-        "model"
+        help="folder of a trained run, a model file, a name that `looped models` lists, or a task, which stands for "
+        "its best shipped model"
     ),
 ]
 

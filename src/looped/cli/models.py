@@ -1,11 +1,12 @@
 """`looped models list|check|pack`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import tyro
 
-from looped.cli.args import aligned, leading_name, parse, show
+from looped.cli.args import aligned, leading_name, parse, require_writable, show
 from looped.utils.errors import InputError
 from looped.utils.types import Device
 
@@ -32,18 +33,21 @@ class CheckCommand:
 
 @dataclass(frozen=True)
 class PackCommand:
-    """Write a run's newest weights as one model file: rounded to bfloat16, tested, with a card."""
+    """Write a run's newest weights as one model file: rounded to bfloat16, tested, with a card. Every command that
+    takes a run also takes the file."""
 
     run: tyro.conf.Positional[str]
     """folder of a trained run"""
-    name: tyro.conf.Positional[str]
-    """name of the model, such as sudoku/modulated-r32"""
+    name: tyro.conf.Positional[str | None] = None
+    """instead of --out: name of a model to ship with the package, such as sudoku/modulated-r32"""
+    out: Path | None = None
+    """file to write, such as model.safetensors"""
     size: int | None = None
     """number of test examples (None: as in the run's record, or the task's own number)"""
     commit: str | None = None
-    """commit of the code that trained it (None: from the run's record)"""
+    """commit of the code that trained it (None: from the run's record or its training)"""
     date: str | None = None
-    """date of the training (None: from the run's record)"""
+    """date of the training (None: from the run's record or its newest checkpoint)"""
     device: Device = "auto"
     """device to test on"""
     json: bool = False
@@ -92,15 +96,25 @@ def _check(arguments: list[str]) -> None:
 def _pack(arguments: list[str]) -> None:
     command = parse(PackCommand, arguments, "looped models pack")
 
+    if (command.out is None) == (command.name is None):
+        raise InputError(f"expected --out FILE, such as --out model.safetensors, got {_given(command)}", field="out")
+    require_writable(command.out)
+
     from looped.inference import shipping
     from looped.models.engines import choose_device
 
-    made = shipping.pack(
-        command.run, command.name, commit=command.commit, date=command.date, size=command.size,
-        device=choose_device(command.device),
-    )  # fmt: skip
+    options: Any = {each: getattr(command, each) for each in ("commit", "date", "size")}
+    options["device"] = choose_device(command.device)
+    if command.out is None:
+        made = shipping.ship(command.run, command.name or "", **options)
+    else:
+        made = replace(shipping.pack(command.run, command.out, **options), name=str(command.out))
     about = made.to_json()
     show({"path": str(made.path), **about}, f"{made.path}\n{_table([about])}", as_json=command.json)
+
+
+def _given(command: PackCommand) -> str:
+    return "neither a file nor a name" if command.out is None else f"the name {command.name!r} too"
 
 
 def _none() -> str:

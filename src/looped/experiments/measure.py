@@ -1,15 +1,12 @@
 """Turn a trained run into its record: evaluate the test set and everything else that an experiment asks for."""
 
 import json
-import os
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import looped
 from looped.config import ModelConfig, RunConfig
 from looped.experiments.checks import is_finite
 from looped.experiments.records import RECORD_NAME, Evaluation, Record, read_record, run_key, shrunk, training_curve
@@ -19,6 +16,7 @@ from looped.training.logger import read_log
 from looped.training.run_folder import RunFolder, TrainResult
 from looped.training.schedules import trained_size
 from looped.utils.errors import require
+from looped.utils.version import commit
 
 # An evaluation reads the answers at multiples of 1/12 of the trained loops, up to twice their number.
 READS_PER_TRAINED_LOOPS = 12
@@ -217,24 +215,3 @@ def _continuity(model: Any, config: RunConfig) -> dict[str, Any]:
         "examples": found["num_examples"],
         "per_loop": [row["mean"] for row in found["per_loop"]],
     }
-
-
-def commit() -> str | None:
-    """Return the commit of the code that runs, or None if it is unknown.
-
-    LOOPED_COMMIT names it if the code was copied to another machine. Otherwise it is the commit of the checkout, with
-    a + if files under `src` have changed.
-    """
-    if named := os.environ.get("LOOPED_COMMIT"):
-        return named
-    root = Path(looped.__file__).parents[2]
-    if not (root / ".git").exists():
-        return None
-    try:
-        head, changes = (
-            subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=20, check=True)
-            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no", "--", "src"))
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return head.stdout.strip() + ("+" if changes.stdout.strip() else "")

@@ -1,4 +1,4 @@
-"""Trained models that come with the package: load one, make one of a run, and measure them all afresh."""
+"""Trained models as files: load one, pack a run into one, and measure the shipped ones afresh."""
 
 import math
 import re
@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,13 @@ from looped.models.pretrained import (
     shipped_path,
 )
 from looped.tasks import Batch
-from looped.training.evaluation import EVALUATION_SEED, evaluate
+from looped.training.evaluation import EVALUATION_SEED
+from looped.training.run_folder import RunFolder
 from looped.training.schedules import trained_size
 from looped.utils.errors import InputError, require
 from looped.utils.files import read_json, save
 from looped.utils.stats import INTERVAL_DEVIATIONS, fisher_exact, mean_interval
+from looped.utils.version import __version__
 
 MAX_TOTAL_BYTES = 36_000_000  # of all models: a package should stay quick to install
 
@@ -53,8 +56,9 @@ def load(name: str | Path, device: str | torch.device = "cpu", question: str | N
     With a question, a task stands for its best model for such questions.
     """
     path = Path(name)
-    if path.suffix == SUFFIX and path.is_file():
-        return _load_model_file(read_card(path), device)
+    if path.suffix == SUFFIX:
+        require(path.is_file(), f"no model file at {path}")
+        return _load_model_file(read_card(path), device, str(path))
     name = str(name)
     if (shipped := resolve_name(name, question)) is not None:
         return _load_model_file(model_card(shipped), device)
@@ -62,13 +66,37 @@ def load(name: str | Path, device: str | torch.device = "cpu", question: str | N
     return load_run(name, device)
 
 
-def _load_model_file(card: ModelCard, device: str | torch.device) -> Run:
+def _load_model_file(card: ModelCard, device: str | torch.device, name: str | None = None) -> Run:
     model = build_model(card.config.model, card.config.task.spec)
     load_weights(model, read_weights(card), str(card.path))
-    return Run(card.config, on_device(model, device), card.step, card.name, card.example)
+    return Run(card.config, on_device(model, device), card.step, name or card.name, card.example)
 
 
 def pack(
+    run_folder: str | Path,
+    out: str | Path,
+    *,
+    commit: str | None = None,
+    date: str | None = None,
+    size: int | None = None,
+    device: str | torch.device = "cpu",
+) -> ModelCard:
+    """Write a run as one model file: the newest weights rounded to bfloat16, and a card with their test score.
+
+    Commit, date and test size come from the folder's `record.json` unless they are given, otherwise from the training.
+    Equal inputs give equal bytes.
+    """
+    out = Path(out)
+    require(out.suffix == SUFFIX, f"out: expected a file that ends in {SUFFIX}, got {str(out)!r}")
+    run = load_run(run_folder, device)
+    record, before = _read_record(Path(run_folder) / "record.json")
+    commit, date = commit or record.get("commit"), date or record.get("date")
+    packed, _ = _packed(run, commit or _trained_by(run_folder), date or _trained_on(run_folder), size, before)
+    save(out, lambda handle: handle.write(packed))
+    return read_card(out)
+
+
+def ship(
     run_folder: str | Path,
     name: str,
     *,
@@ -77,13 +105,12 @@ def pack(
     size: int | None = None,
     device: str | torch.device = "cpu",
 ) -> ModelCard:
-    """Round the weights of a run's newest checkpoint to bfloat16, test them, and write them as a shipped model.
+    """Pack a run as a shipped model, `TASK/NAME`.
 
-    The stored score is measured on the rounded weights. Commit, date and test size come from the folder's
-    `record.json` unless they are given. Equal inputs give equal bytes.
+    A shipped model must name its commit and date, leave test examples for `evaluate_shipped`, and fit into the package.
     """
     run = load_run(run_folder, device)
-    config, task = run.config, run.task
+    task = run.task
     right = re.fullmatch(rf"{task.name}/[a-z0-9][a-z0-9.-]*", name)
     require(right is not None, f"expected a name like {task.name}/modulated-r32, got {name!r}")
     require(
@@ -93,19 +120,34 @@ def pack(
     commit, date = commit or record.get("commit"), date or record.get("date")
     if not commit or not date:
         raise InputError(f"expected a commit and a date, or {Path(run_folder) / 'record.json'} with both")
-    weights = {key: value.detach().to(torch.bfloat16).cpu() for key, value in run.model.named_parameters()}
-    load_weights(run.model, weights, str(run_folder))
-
-    size = before.size if size is None and before is not None else size
-    report = evaluate(run.model, task, "test", size, example_size=trained_size(config))
-    test = ShippedScore.from_evaluation(report)
-    require(math.isfinite(test.value), f"expected a finite {task.metric}, got {test.value}")
+    packed, test = _packed(run, commit, date, size, before)
     require(
         task.distinct_among("test", test.size + 1) > test.size,
         f"expected a test of fewer than all {test.size} examples, since a check needs others",
     )
+    others = sum(shipped_path(other).stat().st_size for other in list_models() if other != name)
+    require(
+        others + len(packed) <= MAX_TOTAL_BYTES,
+        f"expected at most {MAX_TOTAL_BYTES:,} bytes of weights in all, got {others + len(packed):,} with {name}",
+    )
+    save(shipped_path(name), lambda handle: handle.write(packed))
+    return model_card(name)
+
+
+def _packed(
+    run: Run, commit: str, date: str, size: int | None, before: ShippedScore | None
+) -> tuple[bytes, ShippedScore]:
+    """Round the weights of `run`, test them, and return the content of their model file with the score."""
+    config, task = run.config, run.task
+    weights = {key: value.detach().to(torch.bfloat16).cpu() for key, value in run.model.named_parameters()}
+    load_weights(run.model, weights, run.name)
+
+    size = before.size if size is None and before is not None else size
+    test = ShippedScore.from_evaluation(run.evaluate(size=size))
+    require(math.isfinite(test.value), f"expected a finite {task.metric}, got {test.value}")
     if before is not None:
-        require(agree(before, test), f"rounding changes {name}: {task.metric} {before.value:.4f} to {test.value:.4f}")
+        change = f"{task.metric} {before.value:.4f} to {test.value:.4f}"
+        require(agree(before, test), f"rounding changes {run.name}: {change}")
 
     example = _solved_example(run)
     about = {
@@ -113,14 +155,19 @@ def pack(
         "parameters": run.model.num_parameters(), "test": asdict(test), "record": config.folder_name,
         "commit": commit, "date": date, "example": {key: each.tolist() for key, each in example._asdict().items()},
     }  # fmt: skip
-    data = model_file(weights, about)
-    others = sum(shipped_path(other).stat().st_size for other in list_models() if other != name)
-    require(
-        others + len(data) <= MAX_TOTAL_BYTES,
-        f"expected at most {MAX_TOTAL_BYTES:,} bytes of weights in all, got {others + len(data):,} with {name}",
-    )
-    save(shipped_path(name), lambda handle: handle.write(data))
-    return model_card(name)
+    return model_file(weights, about), test
+
+
+def _trained_by(run_folder: str | Path) -> str:
+    """Return the commit that trained a run, or the version of the package if the commit is unknown."""
+    result = RunFolder(run_folder).read_result()
+    versions = {"looped": __version__} if result is None else result.versions
+    return versions.get("commit") or f"looped {versions.get('looped', __version__)}"
+
+
+def _trained_on(run_folder: str | Path) -> str:
+    """Return the date of a run's newest checkpoint."""
+    return datetime.fromtimestamp(RunFolder(run_folder).checkpoints.stat().st_mtime, UTC).date().isoformat()
 
 
 def _solved_example(run: Run) -> Batch:

@@ -36,7 +36,7 @@ from looped.utils.files import save_sealed
 from looped.utils.memory import memory_for
 from looped.utils.signals import handling
 from looped.utils.types import Device
-from looped.utils.version import __version__
+from looped.utils.version import __version__, commit
 
 
 class Diverged(InputError):
@@ -317,7 +317,7 @@ class Trainer:
             parameters=self.model.num_parameters(),
             flops=training_flops(self.config, self.step),
             hardware=describe_device(self.device),
-            versions={"looped": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
+            versions=_versions(),
             validation=validation,
             stopped_by=stopped_by,
         )
@@ -325,6 +325,11 @@ class Trainer:
     def _warn(self, message: str) -> None:
         if not self.quiet:
             print(f"looped: {message}", file=sys.stderr)
+
+
+def _versions() -> dict[str, str]:
+    versions = {"looped": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
+    return versions if (known := commit()) is None else {**versions, "commit": known}
 
 
 def fitting_recipe(device: Device = "auto") -> str:

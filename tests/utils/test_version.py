@@ -1,10 +1,10 @@
-"""Which commit a record names."""
+"""Which commit the code belongs to."""
 
 import subprocess
 from pathlib import Path
 
-import looped
-from looped.experiments.measure import commit
+from looped.utils import version
+from looped.utils.version import commit
 
 
 def git(folder: Path, *words: str) -> str:
@@ -13,11 +13,11 @@ def git(folder: Path, *words: str) -> str:
     return said.stdout.strip()
 
 
-def test_the_commit_of_the_checkout_what_was_changed_and_what_is_said(tmp_path, monkeypatch):
-    code = tmp_path / "src" / "looped" / "__init__.py"
+def test_commit_of_a_checkout_tells_changes_and_yields_to_the_environment(tmp_path, monkeypatch):
+    code = tmp_path / "src" / "looped" / "utils" / "version.py"
     code.parent.mkdir(parents=True)
     code.write_text("")
-    monkeypatch.setattr(looped, "__file__", str(code))
+    monkeypatch.setattr(version, "__file__", str(code))
     monkeypatch.delenv("LOOPED_COMMIT", raising=False)
     assert commit() is None
     git(tmp_path, "init", "--quiet")
