@@ -179,6 +179,9 @@ IMPOSSIBLE = [
     (lambda: ModelConfig(dim=12, num_heads=4, positions="rotary"), "positions"),
     (lambda: ModelConfig(modulation_init="random"), "modulation_init"),
     (lambda: TrainConfig(batch_size=10, accumulation=3), "accumulation"),
+    (lambda: TrainConfig(batch_size=12, pieces=3), "pieces"),
+    (lambda: TrainConfig(batch_size=12, pieces=8), "pieces"),
+    (lambda: TrainConfig(pieces=0), "pieces"),
     (lambda: TrainConfig(supervised_loops=3), "supervised_loops"),
     (lambda: TrainConfig(num_examples=5.5), "num_examples"),  # pyright: ignore[reportArgumentType]
     (lambda: TrainConfig(init_from="a", continue_from="b"), "continue_from"),

@@ -289,7 +289,10 @@ class TrainConfig:
     """size of a fixed training set, visited in a new seeded order every epoch (None: an endless stream)"""
     accumulation: int = 1
     """number of parts a batch is split into to save memory; the gradient is the whole batch's (nearly so with
-    growth_limit, which compares the examples of one part)"""
+    growth_limit, which compares the examples of one part). Pieces and several processes also split it"""
+    pieces: int | None = None
+    """split each batch into this many pieces, a power of two, and add their gradients in a fixed order: any number of
+    processes that divides it then trains the same weights to the last bit (None: one piece per process)"""
     supervision: Literal["last", "mean", "sum"] = "last"
     """loss on the last loop, or the mean or sum over loops"""
     supervised_loops: int | None = None
@@ -309,14 +312,20 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         _require_positive(
-            self, "num_steps", "batch_size", "num_examples", "accumulation", "supervised_loops", "backprop_loops"
-        )
+            self, "num_steps", "batch_size", "num_examples", "accumulation", "pieces", "supervised_loops",
+            "backprop_loops",
+        )  # fmt: skip
         examples_seen = self.num_steps * self.batch_size
         for name, count in (("num_steps x batch_size", examples_seen), ("num_examples", self.num_examples or 0)):
             _require_field(count <= MAX_INDEX, name, f"at most {MAX_INDEX}", count)
         _require_field(
             self.batch_size % self.accumulation == 0,
             "accumulation", f"a divisor of batch_size = {self.batch_size}", self.accumulation,
+        )  # fmt: skip
+        pieces = self.pieces or 1
+        _require_field(
+            pieces & (pieces - 1) == 0 and self.batch_size % pieces == 0,
+            "pieces", f"a power of two that divides batch_size = {self.batch_size}", pieces,
         )  # fmt: skip
         _require_field(
             self.supervision != "last" or self.supervised_loops is None,

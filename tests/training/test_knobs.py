@@ -93,6 +93,7 @@ def test_every_value_trains_resumes_bitwise_and_matters(part, name, values, tmp_
 
 NUMBERS = [
     ("train", {"accumulation": 2}, "same"),
+    ("train", {"pieces": 4}, "same"),
     ("train", {"num_examples": 5}, "other"),
     ("train", {"weight_decay": 0.5}, "other"),
     ("train", {"beta1": 0.5}, "other"),

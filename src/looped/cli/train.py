@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from looped.cli.args import JSON_HELP, expand_train_flags, leading_name, parse, peek, show
+from looped.utils.launch import reported_by_rank_0
 from looped.utils.text import duration
 
 if TYPE_CHECKING:
@@ -24,7 +25,36 @@ _OUT_HELP = (
 
 
 def train(arguments: list[str]) -> None:
-    """Train a model, or resume its training."""
+    """Train a model, or resume its training. Several processes that torchrun started train it together."""
+    with reported_by_rank_0():
+        parsed, config = _parse(arguments)
+
+    from looped import training
+    from looped.serde import encode
+    from looped.training.distributed import joined
+
+    interrupted = None
+    with joined(config.train.runtime.device) as group:
+        try:
+            trainer = training.Trainer(config, parsed.out, group=group)
+            result = trainer.fit(f"recipe {parsed.recipe}: {_summary(config)}")
+        except training.Interrupted as stop:
+            interrupted, result = stop, stop.result
+    if not group.is_main:
+        raise SystemExit(130 if interrupted else 0)
+    text = (
+        f"{config.task.metric} {result.validation:.3f} on validation data after {result.samples:,} samples, "
+        f"{result.seconds:.0f} s"
+        if result.finished
+        else f"stopped at step {result.step} of {result.num_steps}; the same command resumes it"
+    )
+    show(encode(result), f"{result.folder}: {text}", as_json=parsed.json)
+    if interrupted is not None:
+        raise interrupted  # so that a script does not go on as after a success
+
+
+def _parse(arguments: list[str]) -> tuple[Any, "RunConfig"]:
+    """Return the parsed flags and the run they describe."""
     from looped.config import ModelConfig, RunConfig, TrainConfig
     from looped.recipes import recipes_for
     from looped.tasks import TASKS, task_class
@@ -44,25 +74,7 @@ def train(arguments: list[str]) -> None:
         ("json", Annotated[bool, tyro.conf.arg(help=JSON_HELP)], field(default=False)),
     ]
     parsed: Any = parse(make_dataclass("TrainCommand", fields, frozen=True), rest, f"looped train {name}")
-    config = RunConfig(parsed.task, parsed.model, parsed.train, parsed.seed)
-
-    from looped import training
-    from looped.serde import encode
-
-    interrupted = None
-    try:
-        result = training.Trainer(config, parsed.out).fit(f"recipe {parsed.recipe}: {_summary(config)}")
-    except training.Interrupted as stop:
-        interrupted, result = stop, stop.result
-    text = (
-        f"{config.task.metric} {result.validation:.3f} on validation data after {result.samples:,} samples, "
-        f"{result.seconds:.0f} s"
-        if result.finished
-        else f"stopped at step {result.step} of {result.num_steps}; the same command resumes it"
-    )
-    show(encode(result), f"{result.folder}: {text}", as_json=parsed.json)
-    if interrupted is not None:
-        raise interrupted  # so that a script does not go on as after a success
+    return parsed, RunConfig(parsed.task, parsed.model, parsed.train, parsed.seed)
 
 
 def _starting_config(recipe_name: str, task: str, arguments: list[str]) -> "RunConfig":

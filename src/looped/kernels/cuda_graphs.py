@@ -1,7 +1,7 @@
-"""Functions of tensors, replayed from CUDA graphs; and streams for work beside the current one.
+"""Replay functions of tensors from CUDA graphs, and run independent work on several streams.
 
-At r = 100 it is the launching of thousands of small kernels, one by one from Python, that would take the time: a graph
-launches them all at once.
+With 100 loops, launching thousands of small kernels from Python takes longer than running them. A graph launches all of
+them at once.
 """
 
 import gc
@@ -22,29 +22,29 @@ PLAIN_CALLS = 2
 
 @cache
 def stream_for(purpose: str, device: torch.device) -> torch.cuda.Stream:
-    """One for each purpose: libraries keep memory for every stream that they have seen."""
+    """Return the stream for a purpose. Streams are reused because libraries keep memory for each one they have seen."""
     return torch.cuda.Stream(device)
 
 
 def side_by_side(calls: Sequence[Callable[[], object]], device: torch.device) -> None:
-    """Run calls that have nothing to do with each other, all but the first on streams beside the current one."""
-    here = torch.cuda.current_stream(device)
-    beside = [stream_for(f"call {number} of several", device) for number in range(1, len(calls))]
-    for stream in beside:
-        stream.wait_stream(here)
+    """Run independent calls at the same time, all but the first on side streams."""
+    current = torch.cuda.current_stream(device)
+    side_streams = [stream_for(f"call {number} of several", device) for number in range(1, len(calls))]
+    for stream in side_streams:
+        stream.wait_stream(current)
     try:
         calls[0]()
-        for stream, call in zip(beside, calls[1:], strict=True):
+        for stream, call in zip(side_streams, calls[1:], strict=True):
             with torch.cuda.stream(stream):
                 call()
-    finally:  # whatever happened, the memory of all this will be used again
-        for stream in beside:
-            here.wait_stream(stream)
+    finally:  # even after an error, because the memory will be reused
+        for stream in side_streams:
+            current.wait_stream(stream)
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """No garbage collection inside: one that finds the graph of a model no longer used would end a capture."""
+def _without_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection inside this block: destroying an old graph would abort a capture."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -56,20 +56,28 @@ def _nothing_collected() -> Iterator[None]:
 
 class _Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
-    given: tuple[Tensor, ...]
-    """the memory that the graph reads its tensors from"""
-    found: tuple[Tensor, ...]
+    inputs: tuple[Tensor, ...]
+    """the memory that the graph reads"""
+    outputs: tuple[Tensor, ...]
 
 
 class Replayed(Generic[Tensors]):
-    """`function(tensors, *arguments)`, captured once per kind of tensors, arguments and whatever `also` names.
+    """Call `function(tensors, *arguments)` from a CUDA graph, one per shape, dtype, arguments and value of `also`.
 
-    The first calls of a kind run plainly: they compile, and let libraries and optimizers set up what a capture may not.
-    With `most`, so many kinds are captured, and where memory does not suffice for it, none: a graph holds its own.
+    The first calls of each kind run without a graph, so that compilers, libraries and optimizers can set up what a
+    capture may not. With `most`, only that many graphs are captured, and running out of memory is no error.
+
+    If the function contains collectives, `agree` must return whether a capture succeeded on every rank: NCCL allows a
+    graph on all ranks or on none.
     """
 
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]], most: int | None = None) -> None:
-        self.function, self.most = function, most
+    def __init__(
+        self,
+        function: Callable[..., tuple[Tensor, ...]],
+        most: int | None = None,
+        agree: Callable[[bool], bool] = bool,
+    ) -> None:
+        self.function, self.most, self.agree = function, most, agree
         self.plain_calls: dict[Hashable, int] = {}
         self.captured: dict[Hashable, _Captured] = {}
         self.usable = True
@@ -82,38 +90,56 @@ class Replayed(Generic[Tensors]):
         key = kinds, arguments, also, torch.is_inference_mode_enabled()
         with self._one_at_a_time:
             calls = self.plain_calls.get(key, 0)
-            room = self.most is None or len(self.captured) < self.most
-            if not self.usable or calls < PLAIN_CALLS or not (room or key in self.captured):
+            has_room = self.most is None or len(self.captured) < self.most
+            if not self.usable or calls < PLAIN_CALLS or not (has_room or key in self.captured):
                 self.plain_calls[key] = calls + 1
-                return self._aside(tensors, arguments)
+                return self._warm_up(tensors, arguments)
             if key not in self.captured:
-                try:
-                    self.captured[key] = self._capture(tensors, arguments)
-                except RuntimeError as error:
-                    if isinstance(error, torch.OutOfMemoryError) and self.most is None:
-                        raise
+                problem = self._try_capture(key, tensors, arguments)
+                if not self.agree(problem is None):
+                    if isinstance(problem, torch.OutOfMemoryError) and self.most is None:
+                        raise problem
                     self.usable = False
-                    print(f"looped: no CUDA graph, kernels are launched one by one ({error})", file=sys.stderr)
+                    self.drop_graphs()
+                    reason = "the capture failed on another rank" if problem is None else problem
+                    print(f"looped: no CUDA graph, kernels are launched one by one ({reason})", file=sys.stderr)
                     return self.function(tensors, *arguments)
             captured = self.captured[key]
-            for memory, tensor in zip(captured.given, tensors, strict=True):
+            for memory, tensor in zip(captured.inputs, tensors, strict=True):
                 memory.copy_(tensor, non_blocking=True)
             captured.graph.replay()
-            return tuple(tensor.clone() for tensor in captured.found)
+            return tuple(tensor.clone() for tensor in captured.outputs)
 
-    def _aside(self, tensors: Tensors, arguments: tuple[Any, ...]) -> tuple[Tensor, ...]:
-        """Call on a stream of its own, as a capture will."""
-        side = stream_for("calls before a capture", tensors[0].device)
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            found = self.function(tensors, *arguments)
-        torch.cuda.current_stream().wait_stream(side)
-        return found
+    def drop_graphs(self) -> None:
+        """Free all graphs. Graphs with collectives must be gone before their process group is."""
+        self.captured.clear()
 
-    def _capture(self, tensors: Tensors, arguments: tuple[Any, ...]) -> _Captured:
+    def _warm_up(self, tensors: Tensors, arguments: tuple[Any, ...]) -> tuple[Tensor, ...]:
+        """Call the function on the stream of the captures, because libraries and NCCL set themselves up per stream."""
+        stream = _capture_stream(tensors)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            outputs = self.function(tensors, *arguments)
+        torch.cuda.current_stream().wait_stream(stream)
+        return outputs
+
+    def _try_capture(self, key: Hashable, tensors: Tensors, arguments: tuple[Any, ...]) -> RuntimeError | None:
+        """Capture a graph and return None, or return why that failed."""
         make: Any = getattr(type(tensors), "_make", tuple)  # a named tuple stays one
-        given: Tensors = make(tensor.clone() for tensor in tensors)
+        inputs: Tensors = make(tensor.clone() for tensor in tensors)
         graph = torch.cuda.CUDAGraph()
-        with _nothing_collected(), torch.cuda.graph(graph, pool=self._pool):
-            found = self.function(given, *arguments)
-        return _Captured(graph, given, found)
+        # thread_local: other threads may pin memory or, in NCCL's watchdog, query events meanwhile.
+        capture = torch.cuda.graph(
+            graph, pool=self._pool, stream=_capture_stream(tensors), capture_error_mode="thread_local"
+        )
+        try:
+            with _without_garbage_collection(), capture:
+                outputs = self.function(inputs, *arguments)
+        except RuntimeError as error:
+            return error
+        self.captured[key] = _Captured(graph, inputs, outputs)
+        return None
+
+
+def _capture_stream(tensors: tuple[Tensor, ...]) -> torch.cuda.Stream:
+    return stream_for("warm-up and capture", tensors[0].device)

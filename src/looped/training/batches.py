@@ -10,6 +10,7 @@ import torch
 
 from looped.config import RunConfig
 from looped.tasks import Batch
+from looped.training.distributed import ALONE, Group
 from looped.training.schedules import size_at, stages
 from looped.utils.errors import require
 from looped.utils.memory import memory_for
@@ -65,15 +66,15 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
         return np.random.default_rng((seed, epoch)).permutation(num_examples)
 
 
-def batch_at(step: int, config: RunConfig) -> Batch:
-    """Return the batch of a step."""
+def batch_at(step: int, config: RunConfig, group: Group = ALONE) -> Batch:
+    """Return this rank's share of the batch of a step."""
     batch_size = config.train.batch_size
     with memory_for(f"a batch of {batch_size} examples", "a smaller --train.batch-size"):
-        indices = indices_at(step, batch_size, config.train.num_examples, config.seed)
+        indices = indices_at(step, batch_size, config.train.num_examples, config.seed)[group.share(batch_size)]
         return config.task.training_batch(config.seed, indices, size_at(step, config))
 
 
-def batches(first_step: int, config: RunConfig) -> Iterator[tuple[int, Batch]]:
+def batches(first_step: int, config: RunConfig, group: Group = ALONE) -> Iterator[tuple[int, Batch]]:
     """Yield (step, batch) from `first_step` to the last step, in order for any number of workers."""
     steps = iter(range(first_step, config.train.num_steps))
     waiting: deque[tuple[int, Future[Batch]]] = deque()
@@ -81,7 +82,7 @@ def batches(first_step: int, config: RunConfig) -> Iterator[tuple[int, Batch]]:
     with ThreadPoolExecutor(num_workers, thread_name_prefix="batches") as pool:
         try:
             for step in steps:
-                waiting.append((step, pool.submit(batch_at, step, config)))
+                waiting.append((step, pool.submit(batch_at, step, config, group)))
                 if len(waiting) > AHEAD * num_workers:
                     ready, future = waiting.popleft()
                     yield ready, future.result()

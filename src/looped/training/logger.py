@@ -53,6 +53,22 @@ class Log:
             os.fsync(self._file.fileno())
 
 
+class NoLog:
+    """A log that writes nothing, for the ranks beside rank 0."""
+
+    def __enter__(self) -> "NoLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def record(self, step: int, **values: float) -> None:
+        """Ignore a record."""
+
+    def sync(self) -> None:
+        """Do nothing."""
+
+
 def read_log(path: Path) -> list[tuple[str, int]]:
     """Return the lines of a log with their steps. Lines that are cut off or not JSON are ignored."""
     found = []

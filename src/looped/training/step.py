@@ -8,6 +8,7 @@ from looped.kernels.cuda_graphs import Replayed
 from looped.models import LoopModel
 from looped.models.engines import Compiled, set_engine
 from looped.models.model import load_weights
+from looped.training.distributed import ALONE, Group, tree_sum
 from looped.training.loss import LARGE_VOCABULARY, TensorBatch, loss_and_answers, objective
 from looped.training.optim import Average, Optimizer, SpikeGuard
 from looped.utils.errors import require
@@ -15,11 +16,15 @@ from looped.utils.memory import memory_for
 
 
 class Stepper:
-    """Take a model through optimizer steps with the engine that the config asks for."""
+    """Take a model through optimizer steps with the engine that the config asks for.
 
-    def __init__(self, model: LoopModel, config: TrainConfig, device: torch.device) -> None:
+    With a group of several ranks, each call gets this rank's share of the batch, and every rank takes the same step.
+    """
+
+    def __init__(self, model: LoopModel, config: TrainConfig, device: torch.device, group: Group = ALONE) -> None:
+        group.require_fit(config)
         optimizer, runtime = config.optimizer, config.runtime
-        self.model, self.config, self.device = model, config, device
+        self.model, self.config, self.device, self.group = model, config, device, group
         self.optimizer = Optimizer(model, optimizer)
         self.average = None if optimizer.ema_decay is None else Average(model, optimizer.ema_decay)
         self.guard = None if optimizer.spike_factor is None else SpikeGuard(optimizer.spike_factor, device)
@@ -27,7 +32,10 @@ class Stepper:
         model.stack.remat = runtime.remat
         model.stack.growth_limit = optimizer.growth_limit
         uses_graph = device.type == "cuda" and self.engine != "eager"
-        self._step = Replayed(self._run_step) if uses_graph else self._run_step
+        self._step = self._run_step
+        if uses_graph:
+            self._step = Replayed(self._run_step, agree=group.all_true)
+            group.before_leaving(self._step.drop_graphs)
         # With a loss on many loops, the read-outs take half as long as the loops unless they are compiled. A single
         # read-out is not worth the seconds of compilation that every new example size costs.
         compile_read_out = uses_graph and config.supervision != "last" and model.spec.output_size < LARGE_VOCABULARY
@@ -93,18 +101,40 @@ class Stepper:
         return (torch.cat((outcome, torch.stack((grad_norm, skipped)).double())),)
 
     def gradients(self, batch: TensorBatch, num_loops: int) -> Tensor:
-        """Compute the gradients, one part of the batch at a time, and return loss and accuracy."""
+        """Compute the gradients of the whole batch, of which this rank has its share, and return loss and accuracy."""
+        train = self.config
+        num_pieces = 1 if train.pieces is None else train.pieces // self.group.size
+        pieces = _split(batch, len(batch.inputs) // num_pieces)
+        # Weighted by counted positions, so that splitting a batch leaves its gradient unchanged (a growth limit
+        # compares the examples of one part, so it may differ).
+        total_weight = self.group.all_gather(torch.stack([piece.mask.sum() for piece in pieces])).sum()
+        part_size = max(1, len(batch.inputs) * self.group.size // train.accumulation)
+        sums = tree_sum(self._backward(piece, part_size, total_weight, num_loops) for piece in pieces)
+        in_tree = train.pieces is not None
+        gradients = self.group.sum(sums[:-1], in_tree=in_tree)
+        (totals,) = self.group.sum(sums[-1:], in_tree=in_tree)
+        for parameter, gradient in zip(self._with_gradients(), gradients, strict=True):
+            parameter.grad = gradient
+        return totals
+
+    def _backward(self, piece: TensorBatch, part_size: int, total_weight: Tensor, num_loops: int) -> list[Tensor]:
+        """Return what a piece adds to the gradients and, last in the list, to loss and accuracy."""
         self.optimizer.zero_grad()
         totals = torch.zeros(2, device=self.device, dtype=torch.float64)
-        total_weight = batch.mask.sum()
-        part_size = len(batch.inputs) // self.config.accumulation
-        for start in range(0, len(batch.inputs), part_size):
-            part = TensorBatch(*(tensor[start : start + part_size] for tensor in batch))
+        for part in _split(piece, part_size):
             output = objective(self.model, part, num_loops, self.config, self._read)
-            # Weighted by counted positions, so that splitting a batch leaves its gradient unchanged (a growth limit
-            # compares the examples of one part, so it may differ).
             weight = part.mask.sum() / total_weight
             (output.loss * weight).backward()
             totals += torch.stack((output.loss.detach(), output.accuracy)).double() * weight
             del output  # free its graph before the next part builds its own
-        return totals
+        return [*(parameter.grad for parameter in self._with_gradients()), totals]  # pyright: ignore[reportReturnType]
+
+    def _with_gradients(self) -> list[torch.nn.Parameter]:
+        return [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+
+
+def _split(batch: TensorBatch, size: int) -> list[TensorBatch]:
+    """Split a batch into parts of at most this many examples."""
+    return [
+        TensorBatch(*(tensor[start : start + size] for tensor in batch)) for start in range(0, len(batch.inputs), size)
+    ]

@@ -24,9 +24,10 @@ from looped.recipes import configure
 from looped.tasks import Split
 from looped.training.batches import batch_at, batches
 from looped.training.checkpoint import Checkpoint, save_checkpoint
+from looped.training.distributed import ALONE, Group, joined
 from looped.training.evaluation import EVALUATION_SEED, Stopped, evaluate, num_held_out
 from looped.training.flops import training_flops
-from looped.training.logger import Log, require_tracker
+from looped.training.logger import Log, NoLog, require_tracker
 from looped.training.loss import TensorBatch, to_device
 from looped.training.run_folder import RunFolder, TrainResult
 from looped.training.schedules import loops_at, lr_fraction, sizes, trained_size, unreached
@@ -80,10 +81,16 @@ class StepOutcome:
 class Trainer:
     """Train one run. The state of a run is its model, the state of its `Stepper`, and `step`."""
 
-    def __init__(self, config: RunConfig, folder: str | Path | None = None, *, quiet: bool = False) -> None:
-        """Build the model and the optimizer. The default folder is under runs/, named after the config."""
+    def __init__(
+        self, config: RunConfig, folder: str | Path | None = None, *, quiet: bool = False, group: Group = ALONE
+    ) -> None:
+        """Build the model and the optimizer. The default folder is under runs/, named after the config.
+
+        `group` has the other processes that train the same run (see `training.distributed`). Rank 0 alone writes files,
+        prints and evaluates.
+        """
         config = _with_resolved_origin(config)
-        self.config, self.quiet = config, quiet
+        self.config, self.quiet, self.group = config, quiet or not group.is_main, group
         self.folder = RunFolder(Path("runs") / config.folder_name if folder is None else folder)
         runtime = config.train.runtime
         self.device = choose_device(runtime.device)
@@ -101,12 +108,15 @@ class Trainer:
         self.step = 0
         self.seconds = 0.0
         self._started = time.monotonic()
-        is_new = not self.folder.has_checkpoint()
-        if is_new and config.train.init_from is not None:
-            self._load_initial_weights(config.train.init_from)
-        self.stepper = Stepper(self.model, config.train, self.device)
-        if is_new and config.train.continue_from is not None:
-            self._continue_from(RunFolder(config.train.continue_from))
+        is_new = group.from_main(lambda: not self.folder.has_checkpoint())
+        origin, previous = config.train.init_from, config.train.continue_from
+        if is_new and origin is not None and group.is_main:
+            self._load_initial_weights(origin)
+        self.stepper = Stepper(self.model, config.train, self.device, group)
+        if is_new and previous is not None and group.is_main:
+            self._continue_from(RunFolder(previous))
+        if is_new and (origin or previous) is not None:
+            self._take_over_from_main()
 
     def _load_initial_weights(self, origin: str) -> None:
         """Copy the weights of a shipped model or of another run. Warn if that run is unfinished."""
@@ -154,17 +164,18 @@ class Trainer:
         The announcement is printed once training has begun. The result is unfinished if `max_minutes`
         ran out. Ctrl-C and SIGTERM raise `Interrupted` after a checkpoint.
         """
-        self.folder.require_usable()
+        from_main = self.group.from_main
+        from_main(self.folder.require_usable)
         # The first step runs before the folder exists, so that an invalid config or too little memory leaves nothing.
-        first_outcome = None if self.folder.has_checkpoint() else self._first_step()
-        with self.folder.locked():
-            self.folder.claim(self.config)
-            result = self.folder.read_result()
+        first_outcome = None if from_main(self.folder.has_checkpoint) else self._first_step()
+        with self.folder.locked() if self.group.is_main else nullcontext():
+            from_main(lambda: self.folder.claim(self.config))
+            result = from_main(self.folder.read_result)
             if self.resume():
                 first_outcome = None
             # A result counts only with its weights: if the last checkpoint is damaged, the end is trained again.
             if result is None or self.step < self.config.train.num_steps:
-                self.folder.check_data(self.config.task)
+                from_main(lambda: self.folder.check_data(self.config.task))
                 if announcement is not None:
                     self._warn(announcement)
                 result = self._fit(first_outcome)
@@ -182,17 +193,28 @@ class Trainer:
         num_held_out(config.task, "validation", config.train.runtime.eval_size, trained_size(config))
         example = config.task.sample(EVALUATION_SEED, "validation", [0], trained_size(config))
         self.model.check_inputs(torch.from_numpy(example.inputs).to(self.device))
-        batch = batch_at(self.step, config)
+        batch = batch_at(self.step, config, self.group)
         self._started = time.monotonic()
         return self.train_step(self.step, to_device(batch, self.device))
 
     def resume(self) -> bool:
         """Load the newest checkpoint of this run and return whether there was one."""
-        checkpoint = self.folder.newest_checkpoint(self._restore)
-        if checkpoint is None:
+        checkpoint = self.folder.newest_checkpoint(self._restore) if self.group.is_main else None
+        if checkpoint is not None:
+            self.step, self.seconds = checkpoint.step, checkpoint.seconds
+        if not self.group.from_main(lambda: checkpoint is not None):
             return False
-        self.step, self.seconds, self._started = checkpoint.step, checkpoint.seconds, time.monotonic()
+        self._take_over_from_main()
+        self._started = time.monotonic()
         return True
+
+    def _take_over_from_main(self) -> None:
+        """Give every rank the state of rank 0, which alone has read it from files."""
+        if self.group.size > 1:
+            self.step, self.seconds = self.group.from_main(lambda: (self.step, self.seconds))
+            state = self.group.tensors_from_main(self.stepper.state())
+            if not self.group.is_main:
+                self.stepper.load(state, "rank 0")
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Load the tensors of a checkpoint. Raise InputError if they do not fit, so that the previous one is tried."""
@@ -226,13 +248,15 @@ class Trainer:
             self._warn(warning)
         done = [] if first_outcome is None else [(self.step, first_outcome)]
         since, last_time, outcomes = self.step, self._started, []
-        with _stop_signals() as stopped, Log(self.folder.log_path, self.config, self.step, quiet=self.quiet) as log:
+        with _stop_signals(patient=self.group.size > 1) as stopped, self._open_log() as log:
             for step, outcome in chain(done, self._steps(self.step + len(done))):
                 outcomes.append(outcome)
                 self.step = step + 1
                 is_last = self.step == train.num_steps
                 timed_out = deadline is not None and time.monotonic() > deadline
-                stopping = not is_last and (timed_out or stopped())
+                wish = "signal" if stopped() else "time limit" if timed_out else None
+                stopped_by = None if is_last else _STOPS[self.group.largest(_STOPS.index(wish))]
+                stopping = stopped_by is not None
                 saving = is_last or stopping or self.step % runtime.checkpoint_every == 0
                 if saving or self.step % runtime.log_every == 0:
                     # The only place where the host waits for the device. No state is saved before this check.
@@ -250,17 +274,22 @@ class Trainer:
                     log.sync()  # before the checkpoint that is resumed from: the log lacks nothing up to there
                     self.save()
                 if stopping:
-                    return self._result(stopped_by="signal" if stopped() else "time limit")
+                    return self._result(stopped_by=stopped_by)
             validation = self._validate(stopped)
             if validation is None:
                 return self._result(stopped_by="signal")
             log.record(self.step, validation=validation)
         result = self._result(validation=validation)
-        save_sealed(self.folder.result_path, result.to_json())
+        self.group.from_main(lambda: save_sealed(self.folder.result_path, result.to_json()))
         return result
 
+    def _open_log(self) -> Log | NoLog:
+        if not self.group.is_main:
+            return NoLog()
+        return Log(self.folder.log_path, self.config, self.step, quiet=self.quiet)
+
     def _steps(self, first: int) -> Iterator[tuple[int, Tensor]]:
-        for step, batch in batches(first, self.config):
+        for step, batch in batches(first, self.config, self.group):
             yield step, self.train_step(step, to_device(batch, self.device))
 
     def train_step(self, step: int, batch: TensorBatch) -> Tensor:
@@ -285,14 +314,19 @@ class Trainer:
             _require_finite(self.step, grad_norm=average.grad_norm)
 
     def save(self) -> None:
-        """Write a checkpoint of this step."""
+        """Write a checkpoint of this step, on rank 0."""
+        if not self.group.is_main:
+            return
         seconds = round(self._seconds_so_far(), 3)
         checkpoint = Checkpoint(self.step, seconds, self.stepper.state())
         _require_finite_state(checkpoint)
         save_checkpoint(self.folder.checkpoints, checkpoint, self.config.train.runtime.max_file_bytes)
 
     def _validate(self, stopped: Callable[[], bool]) -> float | None:
-        """Return the task's metric on validation data, or None if a signal arrived meanwhile."""
+        """Return the task's metric on validation data, or None if a signal arrived meanwhile. Rank 0 computes it."""
+        return self.group.from_main(lambda: self._validate_here(stopped))
+
+    def _validate_here(self, stopped: Callable[[], bool]) -> float | None:
         try:
             row = self.evaluate("validation", self.config.train.runtime.eval_size, stopped=stopped)["rows"][-1]
         except Stopped:
@@ -349,14 +383,16 @@ def train(
     """Train a run, or resume it. A finished run is not trained again.
 
     `run` is a config or the name of a task. For a task, settings start from a recipe (default: `fast` on a GPU,
-    `laptop` on a CPU) and can be changed by name: `train("edit-distance", length=8, dim=128, num_steps=500)`.
+    `laptop` on a CPU) and can be changed by name: `train("edit-distance", length=8, dim=128, num_steps=500)`. In a
+    script that torchrun starts, all its processes train the run together.
     """
     if isinstance(run, str):
         run = configure(recipe or fitting_recipe(), run, block, **settings)
     elif recipe is not None or block != "looped" or settings:
         names = ", ".join(["recipe"] * (recipe is not None) + ["block"] * (block != "looped") + [*settings])
         raise InputError(f"{names}: expected with the name of a task, got a RunConfig")
-    return Trainer(run, folder, quiet=quiet).fit()
+    with joined(run.train.runtime.device) as group:
+        return Trainer(run, folder, quiet=quiet, group=group).fit()
 
 
 def _with_resolved_origin(config: RunConfig) -> RunConfig:
@@ -390,13 +426,20 @@ def _require_finite_state(checkpoint: Checkpoint) -> None:
                 )
 
 
+# Why ranks stop, in the order in which a rank's wish beats that of others.
+_STOPS: tuple[Literal["signal", "time limit"] | None, ...] = (None, "time limit", "signal")
+
+
 @contextmanager
-def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C or SIGTERM arrived. A second signal interrupts at once."""
+def _stop_signals(*, patient: bool) -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether Ctrl-C or SIGTERM arrived. A second signal interrupts at once.
+
+    If `patient`, it does not: Ctrl-C reaches a rank twice, from the terminal and from torchrun.
+    """
     received = []
 
     def receive(*_: object) -> None:
-        if received:
+        if received and not patient:
             raise KeyboardInterrupt
         received.append(True)
 

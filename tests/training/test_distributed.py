@@ -1,0 +1,121 @@
+"""One run on 1, 2 and 4 processes: the same state to the last bit with pieces, and joint decisions."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from looped.training.distributed import ALONE, Group, tree_sum
+from looped.utils.errors import InputError
+from tests.paths import ROOT
+from tests.training.conftest import tiny
+from tests.training.ranks import CASES, PARTS, with_pieces
+
+
+def environment(rank: int, size: int, port: int) -> dict[str, str]:
+    """Return the variables that torchrun sets."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+    return {
+        **os.environ, **{name: str(value) for name, value in numbers.items()},
+        "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+    }  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start_ranks(size: int, *words: str) -> list[subprocess.Popen]:
+    port = free_port()
+    return [
+        subprocess.Popen([sys.executable, *words], env=environment(rank, size, port), stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True)
+        for rank in range(size)
+    ]  # fmt: skip
+
+
+def finish_ranks(processes: list[subprocess.Popen], seconds: float = 300) -> list[tuple[int, str]]:
+    """Return the exit code and the messages of every rank."""
+    try:
+        said = [process.communicate(timeout=seconds)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict[int, dict[str, Any]]:
+    """Return what 1, 2 and 4 processes found. Starting them takes most of the time, so they do everything at once."""
+    torch.set_num_threads(1)
+    alone = tmp_path_factory.mktemp("alone")
+    results = {1: json.loads(json.dumps({name: PARTS[name](alone, ALONE) for name in PARTS if name != "stop"}))}
+    for size in (2, 4):
+        folder = tmp_path_factory.mktemp(f"ranks-{size}")
+        for code, text in finish_ranks(start_ranks(size, "-m", "tests.training.ranks", str(folder))):
+            assert code == 0, text
+        results[size] = json.loads((folder / "found.json").read_text())
+    return results
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pieces_any_number_of_ranks_trains_the_same_bits(found, case):
+    hashes = {size: found[size]["cases"]["with pieces"][case] for size in found}
+    assert len(set(hashes.values())) == 1, hashes
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_reduce_loss_curves_agree_closely(found, case):
+    """Rounding differs, and Muon's bfloat16 iteration amplifies that. The growth limit sees fewer examples per rank."""
+    curves = [torch.tensor(found[size]["cases"]["without pieces"][case]) for size in found]
+    optimizer = CASES[case].train.optimizer
+    tolerance = 0.3 if optimizer.growth_limit else 2e-2 if optimizer.kind == "muon" else 1e-5
+    for curve in curves[1:]:
+        torch.testing.assert_close(curve, curves[0], rtol=tolerance, atol=0)
+
+
+def test_ranks_stop_together_when_one_wants_to(found):
+    for size in (2, 4):
+        assert found[size]["stop"]["stops"] == [[1, "time limit"], [4, "signal"]]
+    assert found[2]["stop"]["fingerprint"] == found[4]["stop"]["fingerprint"]
+
+
+def test_ranks_take_over_weights_and_state_that_rank_0_read(found):
+    assert found[1]["take over"] == found[2]["take over"] == found[4]["take over"]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4, 8])
+def test_tree_sum_of_partial_sums_equals_the_whole_to_the_last_bit(num_ranks):
+    terms = [[each] for each in torch.randn(8, 1000, generator=torch.Generator().manual_seed(0))]
+    each = len(terms) // num_ranks
+    partial = [tree_sum(terms[start : start + each]) for start in range(0, len(terms), each)]
+    assert torch.equal(tree_sum(partial)[0], tree_sum(terms)[0])
+    torch.testing.assert_close(tree_sum(terms)[0], torch.stack([each[0] for each in terms]).sum(dim=0))
+
+
+@pytest.mark.parametrize(
+    ("train", "size", "field"),
+    [({}, 3, "train.batch_size"), ({"pieces": 2}, 4, "train.pieces"), ({"pieces": 8}, 3, "train.pieces")],
+)
+def test_group_that_cannot_share_a_batch_equally_is_refused(train, size, field):
+    with pytest.raises(InputError) as caught:
+        Group(0, size).require_fit(tiny(train=train).train)
+    assert caught.value.field == field
+
+
+def test_shares_of_all_ranks_make_up_the_batch_in_order():
+    items = list(range(12))
+    assert [each for rank in range(4) for each in items[Group(rank, 4).share(12)]] == items
+
+
+def test_pieces_are_part_of_a_runs_identity_and_their_absence_is_not():
+    config = tiny()
+    assert with_pieces(config).key != config.key
+    assert config.key == "316ff8d321"  # as before there were pieces
