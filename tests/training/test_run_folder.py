@@ -84,7 +84,7 @@ def test_train_stopped_before_its_result_was_written_logs_no_line_twice(tmp_path
     assert (tmp_path / "log.jsonl").read_text() == whole
 
 
-def test_train_syncs_its_log_before_each_checkpoint(tmp_path, monkeypatch):
+def test_train_syncs_its_log_before_each_checkpoint_and_the_result(tmp_path, monkeypatch):
     synced = []
     sync = os.fsync
 
@@ -96,8 +96,10 @@ def test_train_syncs_its_log_before_each_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", note)
     train(tiny(train={"num_steps": 4, "checkpoint_every": 2}), tmp_path, quiet=True)
     names = [name for name, _ in synced]
-    assert [lines for name, lines in synced if name == "log.jsonl"] == [2, 4]
+    assert [lines for name, lines in synced if name == "log.jsonl"] == [2, 4, 5]
     assert names.index("log.jsonl") < names.index(".step-000000002")
+    last_of_log = len(names) - names[::-1].index("log.jsonl")
+    assert [name for name in names[last_of_log:] if not name.startswith(".looped-")] == [tmp_path.name]  # the result's
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

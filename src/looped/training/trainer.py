@@ -279,6 +279,7 @@ class Trainer:
             if validation is None:
                 return self._result(stopped_by="signal")
             log.record(self.step, validation=validation)
+            log.sync()  # before the result: once there is one, nothing is logged again
         result = self._result(validation=validation)
         self.group.from_main(lambda: save_sealed(self.folder.result_path, result.to_json()))
         return result
