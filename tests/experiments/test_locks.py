@@ -92,6 +92,22 @@ def test_a_claim_that_another_machine_renewed_is_put_back(tmp_path, monkeypatch)
     assert [each.name for each in path.parent.iterdir() if each.suffix != ".lock"] == ["run.json"]
 
 
+def test_sweep_claims_deletes_what_is_left_of_dead_processes_alone(tmp_path):
+    folder = tmp_path / locks.FOLDER
+    host, dead = locks._here()["host"], 2**22 + 1  # beyond the kernel's largest process id
+    with claimed(tmp_path, "held"):
+        (folder / "left.json").write_text(json.dumps({"host": host, "pid": dead}))
+        (folder / "elsewhere.json").write_text(json.dumps({"host": "another", "pid": dead}))
+        for name in (f".clock.{host}-{dead}", f".left.json.{host}-{dead}.new", f".x.json.{host}-{dead}"):
+            (folder / name).touch()
+        kept = {f".x.json.{host}-{os.getpid()}.new", f".left.json.another-{dead}.new"}
+        for name in kept:
+            (folder / name).touch()
+        locks.sweep_claims(tmp_path)
+        left = {path.name for path in folder.iterdir() if path.suffix != ".lock"}
+    assert left == {"held.json", "elsewhere.json", *kept}
+
+
 def test_a_holder_leaves_the_claim_of_another_machine_alone(tmp_path):
     path = tmp_path / locks.FOLDER / "run.json"
     with claimed(tmp_path, "run"):

@@ -7,6 +7,7 @@ runs, and touches it while it lives. Another machine's claim that was not touche
 
 import json
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -51,6 +52,31 @@ def is_claimed(root: Path, name: str) -> bool:
         return False
     with locked(path.with_suffix(".lock"), wait=False) as free:
         return not free or (path.exists() and not _asked(_is_void, path))
+
+
+def sweep_claims(root: Path) -> None:
+    """Delete what killed processes left: claims of runs that nobody takes up again, and files without their name."""
+    for path in sorted((root / FOLDER).glob("*")):
+        with suppress(OSError):
+            if path.name.startswith("."):
+                if _has_dead_writer(path.name):
+                    path.unlink()
+            elif path.suffix == ".json":
+                with locked(path.with_suffix(".lock"), wait=False) as free:
+                    if free and _is_void(path):
+                        path.unlink()
+
+
+def _has_dead_writer(name: str) -> bool:
+    """Return whether a temporary file, named after its writer, is of a process of this machine that is gone."""
+    writer = re.search(rf"\.{re.escape(str(_here()['host']))}-(\d+)(\.new)?$", name)
+    if writer is None:
+        return False
+    try:
+        os.kill(int(writer[1]), 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 def _asked(question: Callable[[Path], bool], path: Path) -> bool:

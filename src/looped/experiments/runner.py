@@ -15,7 +15,7 @@ from typing import Any
 
 from looped.config import RunConfig
 from looped.experiments.locks import FOLDER as CLAIMS
-from looped.experiments.locks import is_claimed
+from looped.experiments.locks import is_claimed, sweep_claims
 from looped.experiments.measure import lacking, last_step, require_texts
 from looped.experiments.metrics import metric_of
 from looped.experiments.records import Record, Value, cell_value, load_records, run_key
@@ -92,6 +92,7 @@ def run_experiment(
     for config in missing:
         RunFolder(root / config.folder_name).check(config)
     devices = _devices(missing)
+    sweep_claims(root)
     num_workers = min(num_workers or len(devices) or os.cpu_count() or 1, max(1, len(missing)))
     todo = f"{len(missing)} of {len(configs)} runs to do, {num_workers} at a time"
     print(f"{experiment.label}: {todo}", file=sys.stderr, flush=True)
