@@ -31,6 +31,25 @@ def test_a_byte_that_is_no_text_costs_its_own_line_alone(tmp_path):
     assert read_log(path) == [('{"step": 1}', 1), ('{"step": 2, "note": "\u00e4\u2028"}', 2)]
 
 
+def test_read_log_with_any_bit_of_a_line_flipped_drops_that_line(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with Log(path, tiny(), 0, quiet=True) as log:
+        log.record(1, loss=1.25)
+        log.record(2, loss=0.5, accuracy=0.75)
+    good = path.read_bytes()
+    first, second = good.splitlines()
+    for bit in range(8 * len(second)):
+        data = bytearray(good)
+        data[len(first) + 1 + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        assert read_log(path) == [(first.decode(), 1)]
+
+
+def test_read_log_without_hashes_reads_the_lines_of_an_older_version(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    assert read_log(tmp_path / "log.jsonl") == [('{"step": 1, "loss": 2.0}', 1)]
+
+
 def test_a_log_that_the_disk_does_not_take_is_one_line(tmp_path):
     expected = f"cannot write {tmp_path / 'log.jsonl'}: No space left on device"
     log = Log(tmp_path / "log.jsonl", tiny(), 0, quiet=True)

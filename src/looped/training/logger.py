@@ -9,7 +9,7 @@ from typing import Any
 
 from looped.config import RunConfig
 from looped.utils.errors import InputError
-from looped.utils.files import from_json, save_text, writing
+from looped.utils.files import content_hash, from_json, save_text, writing
 
 
 class Log:
@@ -37,7 +37,8 @@ class Log:
 
     def record(self, step: int, **values: float) -> None:
         """Write one record. `step` is the number of finished steps."""
-        line = json.dumps({"step": step, **values})
+        content = {"step": step, **values}
+        line = json.dumps({**content, "sha256": _line_hash(content)})
         if line not in self._kept:  # a run that was stopped at its very end validates once more
             with writing(self.path):
                 self._file.write(line + "\n")
@@ -70,21 +71,28 @@ class NoLog:
 
 
 def read_log(path: Path) -> list[tuple[str, int]]:
-    """Return the lines of a log with their steps. Lines that are cut off or not JSON are ignored."""
+    """Return the lines of a log with their steps. Lines that are cut off, not JSON or damaged are ignored."""
     found = []
     try:
         lines = path.read_bytes().splitlines() if path.exists() else []
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
+    has_hashes = any(b'"sha256"' in raw for raw in lines)  # logs of version 0.1 have none
     for raw in lines:
         try:
             line = raw.decode()  # line by line, so that one bad line spoils no other
-            step = from_json(line)["step"]
-        except (ValueError, KeyError, TypeError):
+            content = from_json(line)
+            step, stored = content["step"], content.pop("sha256", None)
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue
-        if type(step) is int:
+        if type(step) is int and stored == (_line_hash(content) if has_hashes else None):
             found.append((line, step))
     return found
+
+
+def _line_hash(content: dict[str, Any]) -> str:
+    """Return the start of a line's SHA-256, which is enough to notice damage."""
+    return content_hash(content)[:8]
 
 
 def _screen(config: RunConfig, first_step: int) -> "_Bar | _PlainLines":
