@@ -75,13 +75,15 @@ gpu: setup
 	$(BIN)/python -m pytest tests/kernels -m 'not gpu'
 	$(BIN)/python -m pytest -m gpu
 
-# What the command line does when it is killed, when disks fail, and with files that are damaged or hostile.
+# What the command line does when it is killed, when disks fail, and with files that are damaged or hostile: a seeded
+# sample, as much of it as fits into the minutes.
+MINUTES ?= 15
 crash: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m faults --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m faults --jobs 2 --minutes $(MINUTES)
 
-# Every fault instead of a sample. Takes hours; the table is kept.
+# Every fault instead of a sample. Takes hours; stopped, it goes on from its journal. The table is kept.
 crash-full: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m faults --full --jobs 2 --out dev/crash-$$(git rev-parse --short HEAD).md
+	OMP_NUM_THREADS=1 $(BIN)/python -m faults --full --jobs 2 --journal .crash --out dev/crash-full.md
 
 clean:
 	rm -rf $(VENV) build site *.egg-info .pytest_cache .ruff_cache

@@ -2,74 +2,131 @@
 
 import argparse
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
 from faults import bitflips, command_lines, hostile, io_errors, kills, mutations, numbers, power, together
 from faults.table import Row, markdown
 from faults.target import Target
+from faults.tries import Journal, Tries, carry_out
 from faults.workloads import training_arguments
 
-CLASSES: dict[str, Callable[..., Iterable[Row]]] = {
-    "kill": kills.kill_at_operations,
-    "random-kill": kills.kill_at_random,
-    "disk": io_errors.fail_at_operations,
-    "power": power.cut_power,
-    "bits": bitflips.flip_bits,
-    "hostile": hostile.hostile_runs,
-    "hostile-data": hostile.hostile_data,
-    "nan": numbers.non_finite,
-    "loops": numbers.thousand_loops,
-    "mutations": mutations.mutate,
-    "commands": command_lines.fuzz,
-    "together": together.concurrency,
-    "leaks": together.leaks,
+
+class Family(NamedTuple):
+    """One family of faults."""
+
+    tries: Callable[..., Iterable[Tries]]
+    share: float
+    """of the minutes, beside the shares of the others"""
+
+
+FAMILIES = {
+    "kill": Family(kills.kill_at_operations, 3),
+    "disk": Family(io_errors.fail_at_operations, 3),
+    "power": Family(power.cut_power, 2),
+    "bits": Family(bitflips.flip_bits, 2),
+    "random-kill": Family(kills.kill_at_random, 2),
+    "mutations": Family(mutations.mutate, 2),
+    "hostile": Family(hostile.hostile_runs, 2),
+    "hostile-data": Family(hostile.hostile_data, 1),
+    "commands": Family(command_lines.fuzz, 3),
+    "nan": Family(numbers.non_finite, 1),
+    "loops": Family(numbers.thousand_loops, 2),
+    "together": Family(together.concurrency, 1),
+    "leaks": Family(together.leaks, 1),
 }
+
+_WRITE_SECONDS = 10.0
 
 
 def main() -> int:
-    """Run the chosen fault classes; the exit code is 1 where anything failed."""
+    """Run the chosen families of faults; the exit code is 1 where anything failed."""
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
-    parser.add_argument("classes", nargs="*", metavar="CLASS", help=f"which faults, of {', '.join(CLASSES)} (all)")
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"which faults, of {', '.join(FAMILIES)} (all)")
     parser.add_argument("--full", action="store_true", help="every fault instead of a seeded sample; takes hours")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
-    parser.add_argument("--jobs", type=int, default=1, help="fault classes at a time")
+    parser.add_argument("--minutes", type=float, help="time for all; the table says how many tries were left out")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample and of the order")
+    parser.add_argument("--jobs", type=int, default=1, help="families at a time")
     parser.add_argument("--only", help="one try, as a table names it")
+    parser.add_argument("--journal", type=Path, help="folder that keeps every result; a later call goes on from there")
+    parser.add_argument("--retry", action="store_true", help="try again what failed according to the journal")
     parser.add_argument("--source", type=Path, default=Path(), help="source tree of the program under test")
     parser.add_argument("--out", type=Path, help="file that also gets the table")
     options = parser.parse_args()
-    chosen = options.classes or list(CLASSES)
+    chosen = options.families or list(FAMILIES)
     for name in chosen:
-        if name not in CLASSES:
-            parser.error(f"unknown class {name!r}: expected one of {', '.join(CLASSES)}")
-    rows: dict[str, list[Row]] = {name: [] for name in chosen}
-    with Target(options.source) as target:
-        title = f"commit {target.commit}, {date.today()}, {'all faults' if options.full else f'seed {options.seed}'}"
-
-    def table() -> str:
-        return f"# Faults: {title}\n\n{markdown(row for name in chosen for row in rows[name])}"
-
-    def carry_out(name: str) -> None:
-        started = time.monotonic()
-        with Target(options.source) as target:
-            target.warm_up.append([*training_arguments(target), "--out", "warm-up"])
-            for row in CLASSES[name](target, full=options.full, seed=options.seed, only=options.only):
-                rows[name].append(row)
-                seconds = time.monotonic() - started
-                print(
-                    f"[{seconds:5.0f} s] {row.name}: {row.tries} tries, {len(row.failures)} failures", file=sys.stderr
-                )
-                if options.out is not None:
-                    options.out.write_text(table())
-
+        if name not in FAMILIES:
+            parser.error(f"unknown family {name!r}: expected one of {', '.join(FAMILIES)}")
+    harness = _Harness(options, chosen)
     with ThreadPoolExecutor(options.jobs) as pool:  # the work is done by the targets' own processes
-        for job in [pool.submit(carry_out, name) for name in chosen]:
+        for job in [pool.submit(harness.work) for _ in range(options.jobs)]:
             job.result()
-    print(table(), end="")
-    return int(any(row.failures for some in rows.values() for row in some))
+    if options.only is not None and not any(harness.rows.values()):
+        parser.error(f"no try {options.only!r} in {', '.join(chosen)}: it may need --full or another --seed")
+    print(harness.table(), end="")
+    if options.out is not None:
+        options.out.write_text(harness.table())
+    return int(any(row.failures for rows in harness.rows.values() for row in rows))
+
+
+class _Harness:
+    """The chosen families, the time that is left for them, and their rows so far."""
+
+    def __init__(self, options: argparse.Namespace, chosen: list[str]) -> None:
+        self.options, self.waiting = options, list(chosen)
+        self.rows: dict[str, list[Row]] = {name: [] for name in chosen}
+        self.end = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+        self._turn, self._written = threading.Lock(), 0.0
+        with Target(options.source) as target:
+            self.commit = target.commit
+
+    def work(self) -> None:
+        """Carry out one family after the other, with one warm process, until none is waiting."""
+        with Target(self.options.source) as target:
+            target.warm_up.append([*training_arguments(target), "--out", "warm-up"])
+            while (family := self._next()) is not None:
+                self._carry_out(target, *family)
+
+    def _next(self) -> tuple[str, float | None] | None:
+        """Return the next family and the end of its share of the time that is left; None at the end."""
+        with self._turn:
+            if not self.waiting:
+                return None
+            total = sum(FAMILIES[each].share for each in self.waiting)
+            name = self.waiting.pop(0)
+        if self.end is None:
+            return name, None
+        now = time.monotonic()
+        return name, now + (self.end - now) * min(1.0, FAMILIES[name].share * self.options.jobs / total)
+
+    def _carry_out(self, target: Target, name: str, deadline: float | None) -> None:
+        options, started = self.options, time.monotonic()
+        journal = Journal(options.journal and options.journal / f"{name}.jsonl", self.commit)
+        tries = FAMILIES[name].tries(target, full=options.full, seed=options.seed)
+        limits = {"seed": options.seed, "deadline": deadline, "only": options.only, "retry": options.retry}
+        for row in carry_out(name, tries, journal, told=lambda rows: self._keep(name, rows), **limits):
+            counts = f"{row.tries} tries, {row.left_out} left out, {len(row.failures)} failures"
+            print(f"[{time.monotonic() - started:5.0f} s] {row.name}: {counts}", file=sys.stderr)
+
+    def _keep(self, name: str, rows: list[Row]) -> None:
+        with self._turn:
+            self.rows[name] = rows
+            if self.options.out is not None and time.monotonic() > self._written + _WRITE_SECONDS:
+                self._written = time.monotonic()
+                self.options.out.write_text(self.table())
+
+    def table(self) -> str:
+        """Return the table so far."""
+        options = self.options
+        rows = [row for some in self.rows.values() for row in some]
+        commits = sorted({commit for row in rows for commit in row.commits}) or [self.commit]
+        what = "all faults" if options.full else f"a sample with seed {options.seed}"
+        return f"# Faults: commit {', '.join(commits)}, {date.today()}, {what}\n\n{markdown(rows)}"
 
 
 if __name__ == "__main__":

@@ -8,90 +8,100 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from faults.table import Row
 from faults.target import Outcome, Target
+from faults.tries import Result, Tries, one
 from faults.workloads import checkpoints, first_step, goes_on, make_killed_run, step_of, training, undisturbed
 
 _BATCH = 50
+_TRAINED = 60
+"""bits per file of a checkpoint with which the run is trained to its end; the others are only read"""
 
 
-def flip_bits(target: Target, *, full: bool, seed: int, only: str | None = None) -> Iterable[Row]:
+def flip_bits(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
     """Flip bits in the newest checkpoint of a killed run, then in the other JSON files of a finished one."""
-    kept = target.scratch / "flipped-run"
-    if not kept.exists():
-        make_killed_run(target, kept, at_step=17)
-    yield from _flip_checkpoint(target, kept, full, seed, only)
-    yield from _flip_others(target, full, seed, only)
+    killed, finished = target.scratch / "flipped-run", target.fresh_folder("finished") / "run"
+    make_killed_run(target, killed, at_step=17)
+    target.run(training(target).command, finished.parent)
+    for path in sorted(checkpoints(killed)[-1].iterdir()):
+        row, bits = f"bit flips, {path.name} of the newest checkpoint", _bits(path, full, seed)
+        for bit in random.Random(seed).sample(bits, min(len(bits), _TRAINED)):
+            go_on = partial(_go_on, target, killed, path, bit)
+            yield one(f"{row}, trained on", f"trained@{path.name}@{bit}", go_on)
+        for cases in _batches(path, bits):
+            yield Tries(f"{row}, read", cases, partial(_read, target, killed, path))
+    for path in sorted(finished.glob("*.json")):
+        for cases in _batches(path, _bits(path, full, seed)):
+            yield Tries(f"bit flips, {path.name}", cases, partial(_refuse, target, finished, path))
 
 
-def _flip_checkpoint(target: Target, kept: Path, full: bool, seed: int, only: str | None) -> Iterator[Row]:
-    workload = training(target)
-    reference = undisturbed(target, workload)
-    newest, before = checkpoints(kept)[-1], step_of(checkpoints(kept)[-2])
-    for path in sorted(newest.iterdir()):
-        small = path.suffix == ".json"
-        row = Row(f"bit flips, {path.name} of the newest checkpoint", "bits --only {}")
-        for bit in _bits(path, full, seed, small, only):
-            with workload.fresh(target) as folder:
-                shutil.copytree(kept, folder / "run")
-                _flip(folder / "run" / path.relative_to(kept), bit)
-                problem, outcome = goes_on(target, workload, folder, reference)
-            went_on = first_step(outcome)
-            if problem is None and went_on != before:
-                problem = f"not noticed: the run went on from step {went_on}, and not from {before}"
-            row.add(f"{path.name}@{bit}", problem and f"{problem} ({_context(path, bit)})")
-        if row.tries:
-            yield row
+def _batches(path: Path, bits: list[int]) -> Iterator[list[str]]:
+    for start in range(0, len(bits), _BATCH):
+        yield [f"{path.name}@{bit}" for bit in bits[start : start + _BATCH]]
 
 
-def _flip_others(target: Target, full: bool, seed: int, only: str | None) -> Iterator[Row]:
-    """Flip bits of a finished run's own JSON files: what solves or trains must refuse them."""
-    workload = training(target)
+def _go_on(target: Target, killed: Path, path: Path, bit: int) -> Result:
+    """Train a killed run to its end with a flipped bit in its newest checkpoint."""
+    workload, before = training(target), step_of(checkpoints(killed)[-2])
     with workload.fresh(target) as folder:
-        target.run(workload.command, folder)
-        run = folder / "run"
-        for path in sorted(run.glob("*.json")):
-            row = Row(f"bit flips, {path.name}", "bits --only {}")
-            bits = list(_bits(path, full, seed, True, only))
-            for start in range(0, len(bits), _BATCH):
-                some = bits[start : start + _BATCH]
-                for bit, outcome in zip(some, _try_bits(target, workload.command, run, path, some), strict=True):
-                    problem = outcome.complaint or (
-                        None if outcome.code == 2 else f"not noticed: exit code {outcome.code}"
-                    )
-                    row.add(f"{path.name}@{bit}", problem and f"{problem} ({_context(path, bit)})")
-            if row.tries:
-                yield row
+        shutil.copytree(killed, folder / "run")
+        _flip(folder / "run" / path.relative_to(killed), bit)
+        problem, outcome = goes_on(target, workload, folder, undisturbed(target, workload))
+    went_on = first_step(outcome)
+    if problem is None and went_on != before:
+        problem = f"not noticed: the run went on from step {went_on}, and not from {before}"
+    return Result(problem and f"{problem} ({_context(path, bit)})")
 
 
-def _try_bits(target: Target, command: list[str], run: Path, path: Path, bits: list[int]) -> list[Outcome]:
-    """Flip each bit in a copy of the run, and solve with it, or, where that does not read the file, train it."""
+def _read(target: Target, killed: Path, path: Path, cases: Sequence[str]) -> list[Result]:
+    """Solve with a killed run whose newest checkpoint has a flipped bit: the one before must be used."""
+    before = step_of(checkpoints(killed)[-2])
+    found = []
+    for case, outcome in zip(cases, _try_bits(target, ["solve", "{}", "--json"], killed, path, cases), strict=True):
+        problem = outcome.complaint
+        if problem is None and (outcome.code != 0 or f"using step {before} instead" not in outcome.stderr):
+            problem = f"not noticed: exit code {outcome.code}"
+        found.append(Result(problem and f"{problem} ({_context(path, _bit(case))})"))
+    return found
+
+
+def _refuse(target: Target, finished: Path, path: Path, cases: Sequence[str]) -> list[Result]:
+    """Solve with a run whose JSON file has a flipped bit, or, where that does not read the file, train it."""
+    command = ["solve", "{}", "--json"] if path.name == "config.json" else [*training(target).command[:-1], "{}"]
+    found = []
+    for case, outcome in zip(cases, _try_bits(target, command, finished, path, cases), strict=True):
+        problem = outcome.complaint or (None if outcome.code == 2 else f"not noticed: exit code {outcome.code}")
+        found.append(Result(problem and f"{problem} ({_context(path, _bit(case))})"))
+    return found
+
+
+def _try_bits(target: Target, command: list[str], run: Path, path: Path, cases: Sequence[str]) -> list[Outcome]:
+    """Flip each bit in a copy of the run, and give a command in which {} stands for the copy."""
     here = target.fresh_folder("flips")
-    commands = []
-    for bit in bits:
-        copy = here / f"run-{bit}"
-        shutil.copytree(run, copy, copy_function=os.link)
-        flipped = copy / path.name
+    names = [f"run-{_bit(case)}" for case in cases]
+    for case, name in zip(cases, names, strict=True):
+        shutil.copytree(run, here / name, copy_function=os.link)
+        flipped = here / name / path.relative_to(run)
         flipped.unlink()
         shutil.copy(path, flipped)
-        _flip(flipped, bit)
-        trained = [*command[:-1], copy.name]
-        commands.append(["solve", copy.name, "--json"] if path.name == "config.json" else trained)
-    outcomes = target.run_many(commands, here)
+        _flip(flipped, _bit(case))
+    outcomes = target.run_many([[part.replace("{}", name) for part in command] for name in names], here)
     shutil.rmtree(here)
     return outcomes
 
 
-def _bits(path: Path, full: bool, seed: int, small: bool, only: str | None) -> list[int]:
+def _bit(case: str) -> int:
+    return int(case.rpartition("@")[2])
+
+
+def _bits(path: Path, full: bool, seed: int) -> list[int]:
     """Return which bits of a file to flip; in a sample, always those of the step's digits."""
-    if only is not None:
-        name, _, bit = only.partition("@")
-        return [int(bit)] if name == path.name else []
     data = path.read_bytes()
     number = 8 * len(data)
+    small = path.suffix == ".json"
     if small and full:
         return list(range(number))
     draws = random.Random(f"{seed} {path.name}")
@@ -101,8 +111,7 @@ def _bits(path: Path, full: bool, seed: int, small: bool, only: str | None) -> l
         for place in range(found.start(1), found.end(1))
         for bit in range(8)
     }
-    count = (2000 if full else 60) if not small else 250
-    return sorted(digits | set(draws.sample(range(number), min(count, number))))
+    return sorted(digits | set(draws.sample(range(number), min(2000 if full else 250, number))))
 
 
 def _flip(path: Path, bit: int) -> None:

@@ -6,10 +6,12 @@ A command ends with exit code 0, or with exit code 2 and one line of at most a t
 import random
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
-from faults.table import Row
 from faults.target import GIB, Outcome, Target
+from faults.tries import Result, Tries, one, result
 from faults.workloads import training, training_arguments
 
 _SECONDS = 6.0
@@ -25,30 +27,30 @@ _USUAL = {
 }  # fmt: skip
 
 
-def fuzz(target: Target, *, full: bool, seed: int, only: str | None = None) -> Iterable[Row]:
+def fuzz(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
     """Change one to three things in commands that work, and give them."""
     here = target.fresh_folder("commands")
     target.run(training(target).command, here)
     target.run(["data", "build", "edit-distance", "--task.length", "6", "--size", "4", "--out", "file.txt"], here)
     commands = {" ".join(base[:2]): base for base in _bases(target)}
     flags = {name: target.flags(*_verb(base)) for name, base in commands.items()}
-    row = Row("command lines", "commands --only {}")
     for number in range(10_000 if full else 500):
         case = f"{seed}@{number}"
-        if only is not None and only != case:
-            continue
         draws = random.Random(case)
         name = draws.choice(sorted(commands))
         command = _changed(commands[name], flags[name], draws)
-        folder = target.fresh_folder("command")
-        shutil.copytree(here, folder / "here")
-        outcome = target.run(command, folder / "here", seconds=_SECONDS, most_bytes=3 * GIB)
-        shutil.rmtree(folder)
-        long = outcome.timed_out or outcome.too_big  # a command may ask for much
-        problem = None if long else outcome.complaint or _badly_said(outcome)
-        ended = "stopped, as it asked for much" if long else f"exit code {outcome.code}"
-        row.add(case, problem and f"{problem} (looped {' '.join(map(repr, command))[:200]})", ended)
-    yield row
+        yield one(f"command lines, {name.split()[0]}", case, partial(_give, target, here, command))
+
+
+def _give(target: Target, here: Path, command: list[str]) -> Result:
+    folder = target.fresh_folder("command")
+    shutil.copytree(here, folder / "here")
+    outcome = target.run(command, folder / "here", seconds=_SECONDS, most_bytes=3 * GIB)
+    shutil.rmtree(folder)
+    long = outcome.timed_out or outcome.too_big  # a command may ask for much
+    problem = None if long else outcome.complaint or _badly_said(outcome)
+    ended = "stopped, as it asked for much" if long else f"exit code {outcome.code}"
+    return result(problem and f"{problem} (looped {' '.join(map(repr, command))[:200]})", ended)
 
 
 def _bases(target: Target) -> list[list[str]]:

@@ -6,22 +6,24 @@ alone what lies outside of its folder.
 
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from faults.seals import rename_in_state
-from faults.table import Row
 from faults.target import GIB, Outcome, Target
+from faults.tries import Result, Tries, one, result
 from faults.workloads import checkpoints, files_in, make_killed_run, training
 
 SECONDS = 5.0
 _LARGE = 200_000_000
 
 Spoil = Callable[[Path, Path], object]
-"""puts something else in the place of a file; the second path is the folder outside"""
+"""puts something else in the place of a file, or into a folder; the second path is the folder outside"""
 
 
 def _large_line(path: Path, _: Path) -> None:
@@ -43,68 +45,57 @@ _INSTEAD: dict[str, Spoil] = {
 }
 
 
-def hostile_runs(target: Target, *, full: bool, seed: int, only: str | None = None) -> Iterable[Row]:
+def hostile_runs(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
     """Put something else in the place of each file and folder of a run, then train it and ask it."""
     kept = target.scratch / "hostile-run"
-    if not kept.exists():
-        make_killed_run(target, kept, at_step=17)
-    command = training(target).command
-    names = [*sorted(files_in(kept)), "checkpoints", "result.json", "data.json"]
-    row = Row("hostile files in a run folder", "hostile --only {}")
-    for name in names:
-        for what, spoil in _INSTEAD.items():
+    make_killed_run(target, kept, at_step=17)
+    commands = {"train": training(target).command, "solve": ["solve", "run", "--json"], "check": ["check", "run"]}
+    for name in [*sorted(files_in(kept)), "checkpoints", "result.json", "data.json"]:
+        for (what, spoil), (verb, command) in itertools.product(_INSTEAD.items(), commands.items()):
             if what == "a line of 200 MB" and not full and not name.endswith("config.json"):
                 continue
-            for verb, arguments in (("train", command), ("solve", ["solve", "run", "--json"])):
-                case = f"{verb}, {name} is {what}"
-                if only is not None and only != case:
-                    continue
-                with _fresh(target, kept) as (folder, outside):
-                    path = folder / "run" / name
-                    if path.is_dir():
-                        shutil.rmtree(path)
-                    path.unlink(missing_ok=True)
-                    spoil(path, outside)
-                    _judge(row, case, target, arguments, folder, outside)
-    yield row
-    yield from _hostile_names(target, kept, command, only)
 
+            def make(folder: Path, outside: Path, name: str = name, spoil: Spoil = spoil) -> None:
+                path = folder / "run" / name
+                if path.is_dir():
+                    shutil.rmtree(path)
+                path.unlink(missing_ok=True)
+                spoil(path, outside)
 
-def _hostile_names(target: Target, kept: Path, command: list[str], only: str | None) -> Iterator[Row]:
-    """Let a checkpoint's state name files elsewhere, with its hashes made right again."""
-    row = Row("hostile file names in a checkpoint", "hostile --only {}")
+            case = f"{verb}, {name} is {what}"
+            yield one("hostile files in a run folder", case, partial(_judged, case, target, command, kept, make))
     for name in ("/dev/zero", "/etc/hostname", "../../config.json", "/etc", ".", "\0", "a" * 300):
-        case = f"train, a shard is called {name[:20]!r}"
-        if only is not None and only != case:
-            continue
-        with _fresh(target, kept) as (folder, outside):
+
+        def rename(folder: Path, outside: Path, name: str = name) -> None:
+            """Let a checkpoint's state name a file elsewhere, with its hashes made right again."""
             for checkpoint in checkpoints(folder / "run"):
                 rename_in_state(checkpoint, name)
-            _judge(row, case, target, command, folder, outside, secret=Path("/etc/hostname"))
-    if row.tries:
-        yield row
+
+        case = f"train, a shard is called {name[:20]!r}"
+        secret = Path("/etc/hostname")
+        judged = partial(_judged, case, target, commands["train"], kept, rename, secret=secret)
+        yield one("hostile file names in a checkpoint", case, judged)
 
 
-def hostile_data(target: Target, *, full: bool, seed: int, only: str | None = None) -> Iterable[Row]:
+def hostile_data(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
     """Give every verb that reads a file of the user's a hostile one."""
-    row = Row("hostile data files", "hostile-data --only {}")
     verbs = {
-        "data check": lambda path: ["data", "check", path],
-        "puzzles": lambda path: ["data", "sample", "sudoku", "--task.file", path, "--size", "1"],
-        "text": lambda path: ["data", "sample", "language", "--task.text", path, "--task.seq-len", "8", "--size", "1"],
-        "records": lambda path: ["paper", "status", "table1", "--scale", "smoke", "--results", str(Path(path).parent)],
+        "data check": ["data", "check", "FILE"],
+        "check": ["check", "FILE"],
+        "puzzles": ["data", "sample", "sudoku", "--task.file", "FILE", "--size", "1"],
+        "text": ["data", "sample", "language", "--task.text", "FILE", "--task.seq-len", "8", "--size", "1"],
+        "records": ["paper", "status", "table1", "--scale", "smoke", "--results", "data"],
     }  # fmt: skip
-    for verb, command in verbs.items():
-        for what, (name, make) in _DATA.items():
-            case = f"{verb}, {what}"
-            if only is not None and only != case:
-                continue
-            with _fresh(target, None) as (folder, outside):
-                (folder / "data").mkdir()
-                path = folder / "data" / (Path(name).stem + ".json" if verb == "records" else name)
-                make(path)
-                _judge(row, case, target, command(str(path.relative_to(folder))), folder, outside)
-    yield row
+    for (verb, command), (what, (name, make)) in itertools.product(verbs.items(), _DATA.items()):
+        path = Path("data") / (Path(name).stem + ".json" if verb == "records" else name)
+
+        def put(folder: Path, outside: Path, path: Path = path, make: Callable[[Path], object] = make) -> None:
+            (folder / "data").mkdir()
+            make(folder / path)
+
+        case = f"{verb}, {what}"
+        named = [part.replace("FILE", str(path)) for part in command]
+        yield one("hostile data files", case, partial(_judged, case, target, named, None, put))
 
 
 def _zstd_bomb(path: Path) -> None:
@@ -135,40 +126,34 @@ _DATA: dict[str, tuple[str, Callable[[Path], object]]] = {
 }  # fmt: skip
 
 
-class _fresh:
-    """A folder with a copy of a run, beside a folder with what must not change."""
-
-    def __init__(self, target: Target, run: Path | None) -> None:
-        self.folder = target.fresh_folder("hostile")
-        outside = self.folder / "outside"
-        (outside / ".step-000000005").mkdir(parents=True)
-        (outside / ".step-000000005" / "notes.txt").write_text("notes\n")
-        (outside / "precious.txt").write_text("precious\n")
-        (self.folder / "inside").mkdir()
-        if run is not None:
-            shutil.copytree(run, self.folder / "inside" / "run")
-
-    def __enter__(self) -> tuple[Path, Path]:
-        return self.folder / "inside", self.folder / "outside"
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _judge(
-    row: Row, case: str, target: Target, command: list[str], folder: Path, outside: Path, secret: Path | None = None
-) -> None:  # fmt: skip
-    """Run a command and count what was wrong with it."""
-    before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
-    outcome = target.run(command, folder, seconds=4 * SECONDS, most_bytes=2 * GIB)
-    after = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
+def _judged(
+    case: str, target: Target, command: list[str], run: Path | None, spoil: Spoil, secret: Path | None = None
+) -> Result:
+    """Spoil a copy of a run, give a command, and return what was wrong with it."""
+    whole = target.fresh_folder("hostile")
+    folder, outside = whole / "inside", whole / "outside"
+    (outside / ".step-000000005").mkdir(parents=True)
+    (outside / ".step-000000005" / "notes.txt").write_text("notes\n")
+    (outside / "precious.txt").write_text("precious\n")
+    folder.mkdir()
+    if run is not None:
+        shutil.copytree(run, folder / "run")
+    spoil(folder, outside)
+    before = _contents(outside)
+    outcome = target.run(command, folder, seconds=2 * SECONDS, most_bytes=2 * GIB)
+    after = _contents(outside)
+    shutil.rmtree(whole, ignore_errors=True)
     problem = outcome.complaint or _too_much(outcome)
     if secret is not None and hashlib.sha256(secret.read_bytes()).hexdigest()[:8] in outcome.stderr:
         problem = f"foreign file read: the message tells the hash of {secret}"
     if after != before:
         changed = sorted(path.name for path in before.keys() | after.keys() if before.get(path) != after.get(path))
         problem = f"foreign file lost: {changed[0]} outside of the run was changed"
-    row.add(case, problem and f"{problem} ({case})", f"exit code {outcome.code}")
+    return result(problem and f"{problem} ({case})", f"exit code {outcome.code}")
+
+
+def _contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def _too_much(outcome: Outcome) -> str | None:

@@ -5,16 +5,19 @@ The command must end with one line that names a file, or come to its right end; 
 
 import errno
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from faults.kills import distinct, worst
 from faults.operations import Fault, Operation
-from faults.table import Row
 from faults.target import Outcome, Target
+from faults.tries import Result, Tries, one, result
 from faults.workloads import (
     WORKLOADS,
     Undisturbed,
+    Workload,
     checkpoints,
     files_in,
     first_step,
@@ -25,50 +28,57 @@ from faults.workloads import (
 )
 
 _TAKES_SPACE = ("open", "write", "sync", "mkdir", "rename", "link", "symlink")
-_SAMPLE = {"train": 70, "resume": 50, "data": 25, "paper": 8}
+_SAMPLE = {"train": 70, "resume": 50, "data": 25, "paper": 25}
 
 
-def fail_at_operations(target: Target, *, full: bool, seed: int, only: str | None = None) -> Iterable[Row]:
+def fail_at_operations(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
     """Break each operation of each workload in every way; in a sample, one of each kind in some ways."""
     for name, make in WORKLOADS.items():
-        if only is not None and only.split("@")[0] != name:
-            continue
         workload = make(target)
-        row = Row(f"disk full, failing or short at each operation, {name}", "disk --only {}")
-        reference = undisturbed(target, workload, reads=True)
-        operations = reference.operations if full else distinct(reference.operations)
-        tries = list(_ways(operations))
+        operations = undisturbed(target, workload, reads=True).operations
+        ways = list(_ways(operations if full else distinct(operations)))
         if not full:
-            tries = random.Random(seed).sample(tries, min(_SAMPLE[name], len(tries)))
-        for operation, fault, how in tries:
-            case = f"{name}@{operation.number}@{how.replace(' ', '-')}"
-            if only is not None and only != case:
-                continue
-            with workload.fresh(target) as folder:
-                outcome = target.run(workload.command, folder, fault=fault)
-                problem = outcome.complaint or _unnamed(outcome, folder, reference) or torn(folder, reference)
-                saved = [step_of(path) for path in checkpoints(folder)]
-                after, again = goes_on(target, workload, folder, reference)
-                went_on = first_step(again)
-                if saved and went_on is not None and went_on < max(saved):
-                    problem = problem or f"work lost: step {max(saved)} was saved, but the run went on from {went_on}"
-            problem = worst(problem, after)
-            row.add(case, problem and f"{problem} ({how}: {operation})", f"exit code {outcome.code}")
-        yield row
+            ways = random.Random(seed).sample(ways, min(_SAMPLE[name], len(ways)))
+        for way in ways:
+            case = f"{name}@{way.operation.number}@{way.how.replace(' ', '-')}"
+            fail = partial(_fail, target, workload, way)
+            yield one(f"disk full, failing or short at each operation, {name}", case, fail)
 
 
-def _ways(operations: list[Operation]) -> Iterator[tuple[Operation, Fault, str]]:
+class Way(NamedTuple):
+    """An operation, and a way in which it fails."""
+
+    operation: Operation
+    fault: Fault
+    how: str
+
+
+def _fail(target: Target, workload: Workload, way: Way) -> Result:
+    reference = undisturbed(target, workload, reads=True)
+    with workload.fresh(target) as folder:
+        outcome = target.run(workload.command, folder, fault=way.fault)
+        problem = outcome.complaint or _unnamed(outcome, folder, reference) or torn(folder, reference)
+        saved = [step_of(path) for path in checkpoints(folder)]
+        after, again = goes_on(target, workload, folder, reference)
+        went_on = first_step(again)
+        if saved and went_on is not None and went_on < max(saved):
+            problem = problem or f"work lost: step {max(saved)} was saved, but the run went on from {went_on}"
+    problem = worst(problem, after)
+    return result(problem and f"{problem} ({way.how}: {way.operation})", f"exit code {outcome.code}")
+
+
+def _ways(operations: list[Operation]) -> Iterator[Way]:
     """Yield each operation with each way in which it can fail."""
     for operation in operations:
         number = operation.number
         for word, code in (("ENOSPC", errno.ENOSPC), ("EIO", errno.EIO)):
             if word == "EIO" or operation.kind in _TAKES_SPACE:
-                yield operation, Fault(number, "fail once", code, reads=True), f"{word} once"
-                yield operation, Fault(number, "fail from there on", code, reads=True), f"{word} from there on"
+                yield Way(operation, Fault(number, "fail once", code, reads=True), f"{word} once")
+                yield Way(operation, Fault(number, "fail from there on", code, reads=True), f"{word} from there on")
         if operation.kind == "write":
-            yield operation, Fault(number, "short write", reads=True), "short write"
+            yield Way(operation, Fault(number, "short write", reads=True), "short write")
             full = Fault(number, "short write, then fail", errno.ENOSPC, reads=True)
-            yield operation, full, "short write then ENOSPC"
+            yield Way(operation, full, "short write then ENOSPC")
 
 
 def _unnamed(outcome: Outcome, folder: Path, reference: Undisturbed) -> str | None:

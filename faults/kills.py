@@ -5,63 +5,61 @@ The same command must then go on to the same weights, log and files as an undist
 
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
+from functools import partial
 
 from faults.operations import Fault, Operation
-from faults.table import Row
 from faults.target import Target
-from faults.workloads import WORKLOADS, goes_on, torn, undisturbed
+from faults.tries import Result, Tries, one, result
+from faults.workloads import WORKLOADS, Workload, goes_on, torn, undisturbed
 
 
-def kill_at_operations(target: Target, *, full: bool, seed: int, only: str | None = None) -> Iterable[Row]:
+def kill_at_operations(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
     """Kill every workload at each of its operations; in a sample, at one of each kind."""
     for name, make in WORKLOADS.items():
         workload = make(target)
-        row = Row(f"kill at each operation, {name}", "kill --only {}")
-        if only is not None and only.split("@")[0] != name:
-            continue
-        reference = undisturbed(target, workload)
-        chosen = reference.operations if full else distinct(reference.operations)
-        if not full and name == "paper":
-            chosen = random.Random(seed).sample(chosen, min(6, len(chosen)))
-        for operation in chosen:
+        operations = undisturbed(target, workload).operations
+        for operation in operations if full else distinct(operations):
             for action in ("kill before", "kill midway" if operation.kind == "write" else "kill after"):
                 case = f"{name}@{operation.number}@{action.replace(' ', '-')}"
-                if only is not None and only != case:
-                    continue
-                with workload.fresh(target) as folder:
-                    outcome = target.run(workload.command, folder, fault=Fault(operation.number, action))
-                    problem = torn(folder, reference)
-                    after, _ = goes_on(target, workload, folder, reference)
-                problem = worst(problem, after)
-                told = problem and f"{problem} ({action}: {operation})"
-                row.add(case, told, "reached" if outcome.hit else "not reached")
-        yield row
+                kill = partial(_kill, target, workload, operation, action)
+                yield one(f"kill at each operation, {name}", case, kill)
 
 
-def kill_at_random(target: Target, *, full: bool, seed: int, only: str | None = None) -> Iterable[Row]:
-    """Kill the training and the data build at random times, several times each, and let them finish."""
-    draws = random.Random(seed)
-    for name, kills in (("train", 300 if full else 40), ("data", 60 if full else 10)):
+def _kill(target: Target, workload: Workload, operation: Operation, action: str) -> Result:
+    reference = undisturbed(target, workload)
+    with workload.fresh(target) as folder:
+        outcome = target.run(workload.command, folder, fault=Fault(operation.number, action))
+        problem = torn(folder, reference)
+        after, _ = goes_on(target, workload, folder, reference)
+    problem = worst(problem, after)
+    return result(problem and f"{problem} ({action}: {operation})", "reached" if outcome.hit else "not reached")
+
+
+_CHAINS = {"train": (120, 14), "data": (30, 4), "paper": (40, 4)}  # of all faults, of a sample
+_MOST_KILLS = 6
+
+
+def kill_at_random(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
+    """Kill a command at random times, up to six times in a row, and let it finish."""
+    for name, (all_chains, some) in _CHAINS.items():
         workload = WORKLOADS[name](target)
-        row = Row(f"kill at random times, {name}", "random-kill --only {}")
-        reference = undisturbed(target, workload)
-        done = 0
-        while done < kills:
-            case = f"{name}@{draws.randrange(10**9)}"
-            times = random.Random(case if only is None else only)
-            problem = None
-            with workload.fresh(target) as folder:
-                for _ in range(times.randint(1, 6)):
-                    outcome = target.run(workload.command, folder, kill_after=times.uniform(0, reference.elapsed))
-                    done += outcome.code == -9
-                    problem = problem or torn(folder, reference)
-                after, _ = goes_on(target, workload, folder, reference)
-            row.add(case, worst(problem, after))
-            if only is not None:
-                break
-        row.notes["kills"] = done
-        yield row
+        for number in range(all_chains if full else some):
+            case = f"{name}@{seed}@{number}"
+            kill = partial(_kill_at_random, target, workload, random.Random(case))
+            yield one(f"kill at random times, {name}", case, kill)
+
+
+def _kill_at_random(target: Target, workload: Workload, draws: random.Random) -> Result:
+    reference = undisturbed(target, workload)
+    kills, problem = 0, None
+    with workload.fresh(target) as folder:
+        for _ in range(draws.randint(1, _MOST_KILLS)):
+            outcome = target.run(workload.command, folder, kill_after=draws.uniform(0, reference.elapsed))
+            kills += outcome.code == -9
+            problem = problem or torn(folder, reference)
+        after, _ = goes_on(target, workload, folder, reference)
+    return Result(worst(problem, after), {"kills": kills})
 
 
 def worst(seen: str | None, after: str | None) -> str | None:

@@ -7,13 +7,14 @@ import copy
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from faults.seals import reseal, sealed
-from faults.table import Row
 from faults.target import Target, last_line
+from faults.tries import Result, Tries, result
 from faults.workloads import checkpoints, training
 
 _BATCH = 50
@@ -26,36 +27,31 @@ Make = Callable[[Path, random.Random], list[str]]
 """writes a mutated file into a folder and returns the command that reads it"""
 
 
-def mutate(target: Target, *, full: bool, seed: int, only: str | None = None) -> Iterable[Row]:
+def mutate(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
     """Mutate every kind of file many times."""
     shares = {
         "config": 0.3, "record": 0.2, "checkpoint state": 0.1, "safetensors header": 0.1, "data set": 0.1,
         "puzzle file": 0.1, "text": 0.02, "shipped weights": 0.08,
     }  # fmt: skip
-    total = 100_000 if full else 3_000
     makers = _makers(target)
     for name, share in shares.items():
-        row = Row(f"mutated {name}", "mutations --only {}")
-        count = int(total * share)
-        for start in range(0, count, _BATCH):
-            cases = [f"{name}@{seed}@{number}" for number in range(start, min(count, start + _BATCH))]
-            if only is not None:
-                cases = [case for case in cases if case == only]
-            if not cases:
-                continue
-            folder = target.fresh_folder("mutations")
-            commands = []
-            for number, case in enumerate(cases):
-                here = folder / str(number)
-                here.mkdir()
-                commands.append([part.replace("HERE", str(number)) for part in makers[name](here, random.Random(case))])
-            environment = {"LOOPED_WEIGHTS": str(folder)} if name == "shipped weights" else {}
-            for case, outcome in zip(cases, target.run_many(commands, folder, environment=environment), strict=True):
-                problem = outcome.complaint
-                row.add(case, problem and f"{problem}", f"exit code {outcome.code}")
-            shutil.rmtree(folder)
-        if row.tries:
-            yield row
+        cases = [f"{name}@{seed}@{number}" for number in range(round((100_000 if full else 3_000) * share))]
+        for start in range(0, len(cases), _BATCH):
+            give = partial(_give, target, makers[name])
+            yield Tries(f"mutated {name}", cases[start : start + _BATCH], give)
+
+
+def _give(target: Target, make: Make, cases: Sequence[str]) -> list[Result]:
+    """Make the mutated files of some cases and give the commands that read them."""
+    folder = target.fresh_folder("mutations")
+    commands = []
+    for number, case in enumerate(cases):
+        here = folder / str(number)
+        here.mkdir()
+        commands.append([part.replace("HERE", str(number)) for part in make(here, random.Random(case))])
+    outcomes = target.run_many(commands, folder, environment={"LOOPED_WEIGHTS": str(folder)})
+    shutil.rmtree(folder)
+    return [result(outcome.complaint, f"exit code {outcome.code}") for outcome in outcomes]
 
 
 def _makers(target: Target) -> dict[str, Make]:
@@ -106,7 +102,7 @@ def _in_run(here: Path, run: Path, name: str, draws: random.Random) -> list[str]
 
 def _record(here: Path, record: Path, draws: random.Random) -> list[str]:
     (here / "record.json").write_bytes(mutated(record.read_bytes(), draws, json_like=True))
-    verb = draws.choice(("status", "status", "status", "report"))
+    verb = "report" if draws.random() < 0.05 else "status"
     command = ["paper", verb, "table1", "--scale", "smoke", "--root", "HERE/none", "--results", "HERE"]
     return command if verb == "status" else [*command, "--out", "HERE/page"]
 

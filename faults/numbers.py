@@ -10,38 +10,39 @@ import math
 import random
 import shutil
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from faults.table import Row
 from faults.target import Target, last_line
+from faults.tries import Result, Tries, one, result
 from faults.workloads import checkpoints, training_arguments
 
 _FORMATS = {"F32": "<f4", "F64": "<f8", "BF16": "<u2", "F16": "<f2"}
 
 
-def non_finite(target: Target, *, full: bool, seed: int, only: str | None = None) -> Iterable[Row]:
+def non_finite(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
     """Inject NaN and infinities at the first, a middle and the last step, with and without a spike guard."""
-    guard = target.flag("spike-factor")
-    for guarded in (False, True):
-        row = Row(f"NaN and infinity, {'with' if guarded else 'without'} a spike guard", "nan --only {}")
-        for what, step, value in itertools.product(
-            ("gradient", "loss", "weight", "optimizer", "data"), (0, 1, 7, 19), ("nan", "inf", "-inf")
-        ):
-            case = f"{what}@{step}@{value}@{'guard' if guarded else 'plain'}"
-            if only is not None and only != case:
-                continue
-            task = "decision-tree" if what == "data" else "edit-distance"
-            command = [*_command(target, task), guard, "5.0" if guarded else "None", "--out", "run"]
-            folder = target.fresh_folder("nan")
-            outcome = target.run(command, folder, inject={"what": what, "step": step, "value": value})
-            problem = outcome.complaint or _beyond_numbers(folder)
-            # A gradient that is skipped costs nothing: the run has to come to its end.
-            if problem is None and guarded and what in ("gradient", "loss") and outcome.code != 0:
-                problem = f"the guard let it pass: {last_line(outcome.stderr)}"
-            row.add(case, problem, f"exit code {outcome.code}")
-            shutil.rmtree(folder)
-        yield row
+    places = ("gradient", "loss", "weight", "optimizer", "data")
+    values = ("nan", "inf", "-inf")
+    for guarded, what, step, value in itertools.product((False, True), places, (0, 1, 7, 19), values):
+        row = f"NaN and infinity, {'with' if guarded else 'without'} a spike guard"
+        case = f"{what}@{step}@{value}@{'guard' if guarded else 'plain'}"
+        yield one(row, case, partial(_inject, target, what, step, value, guarded))
+
+
+def _inject(target: Target, what: str, step: int, value: str, guarded: bool) -> Result:
+    task = "decision-tree" if what == "data" else "edit-distance"
+    guard = [target.flag("spike-factor"), "5.0" if guarded else "None"]
+    folder = target.fresh_folder("nan")
+    inject = {"what": what, "step": step, "value": value}
+    outcome = target.run([*_command(target, task), *guard, "--out", "run"], folder, inject=inject)
+    problem = outcome.complaint or _beyond_numbers(folder)
+    # A gradient that is skipped costs nothing: the run has to come to its end.
+    if problem is None and guarded and what in ("gradient", "loss") and outcome.code != 0:
+        problem = f"the guard let it pass: {last_line(outcome.stderr)}"
+    shutil.rmtree(folder)
+    return result(problem, f"exit code {outcome.code}")
 
 
 def _command(target: Target, task: str) -> list[str]:
@@ -75,30 +76,30 @@ def _all_finite(data: bytes, kind: str) -> bool:
     return all(math.isfinite(number) for (number,) in struct.iter_unpack(f"<{letter}", data))
 
 
-def thousand_loops(target: Target, *, full: bool, seed: int, only: str | None = None) -> Iterable[Row]:
+def thousand_loops(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
     """Train one step of a thousand loops, forward and backward, for every kind of model in both precisions."""
-    row = Row("1,000 loops, forward and backward, float32 and bfloat16", "loops --only {}")
     models = list(_models(target))
-    chosen = models if full else random.Random(seed).sample(models, min(24, len(models)))
-    for values in chosen:
-        case = ",".join(values.values())
-        if only is not None and only != case:
-            continue
-        small = {
-            "dim": "16", "num-heads": "2", "num-loops": "1000", "length": "4", "num-steps": "1", "batch-size": "2",
-            "eval-size": "2", **values,
-        }  # fmt: skip
-        flags = [text for name, value in small.items() for text in (_flag(target, name), value)]
-        folder = target.fresh_folder("loops")
-        command = ["train", "edit-distance", "--recipe", "laptop", *flags, "--json", "--out", "run"]
-        outcome = target.run(command, folder, seconds=300)
-        problem = outcome.complaint or (None if outcome.code == 0 else f"refused: {last_line(outcome.stderr)}")
-        words = ("needs", "modulation", "conditioning")
-        if problem and outcome.code == 2 and any(word in outcome.errors[0] for word in words):
-            continue  # a combination that does not exist
-        row.add(case, problem or _beyond_numbers(folder), f"exit code {outcome.code}")
-        shutil.rmtree(folder)
-    yield row
+    for values in models if full else random.Random(seed).sample(models, min(24, len(models))):
+        train = partial(_train_thousand_loops, target, values)
+        yield one("1,000 loops, forward and backward, float32 and bfloat16", ",".join(values.values()), train)
+
+
+def _train_thousand_loops(target: Target, values: dict[str, str]) -> Result:
+    small = {
+        "dim": "16", "num-heads": "2", "num-loops": "1000", "length": "4", "num-steps": "1", "batch-size": "2",
+        "eval-size": "2", **values,
+    }  # fmt: skip
+    flags = [text for name, value in small.items() for text in (_flag(target, name), value)]
+    folder = target.fresh_folder("loops")
+    command = ["train", "edit-distance", "--recipe", "laptop", *flags, "--json", "--out", "run"]
+    outcome = target.run(command, folder, seconds=300)
+    problem = outcome.complaint or (None if outcome.code == 0 else f"refused: {last_line(outcome.stderr)}")
+    words = ("needs", "modulation", "conditioning")
+    if problem and outcome.code == 2 and any(word in outcome.errors[0] for word in words):
+        return result(None, "a combination that does not exist")
+    problem = problem or _beyond_numbers(folder)
+    shutil.rmtree(folder)
+    return result(problem, f"exit code {outcome.code}")
 
 
 _START = "modulation-init"

@@ -5,16 +5,18 @@ the names of its last fsync. Under the journal model, names are kept in the orde
 xfs do, but file contents again only if they were synced. At most the work since the last checkpoint may be lost.
 """
 
+import itertools
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from faults.operations import Operation
-from faults.table import Row
 from faults.target import Target
-from faults.workloads import EVERY, NUM_STEPS, WORKLOADS, first_step, goes_on, undisturbed
+from faults.tries import Result, Tries, one
+from faults.workloads import EVERY, NUM_STEPS, WORKLOADS, Workload, first_step, goes_on, undisturbed
 
 
 @dataclass
@@ -33,35 +35,35 @@ class Folder:
     synced: "dict[str, File | Folder]" = field(default_factory=dict)
 
 
-def cut_power(target: Target, *, full: bool, seed: int, only: str | None = None) -> Iterable[Row]:
-    """Cut the power after each operation of a fresh run, a resumed run and a data build, under both models."""
-    for name in ("train", "resume", "data"):
-        workload = WORKLOADS[name](target)
-        reference = undisturbed(target, workload)
-        cuts = list(range(len(reference.operations) + 1))
+_SAMPLE = 30
+
+
+def cut_power(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
+    """Cut the power after each operation of every workload, under both models."""
+    for name, make in WORKLOADS.items():
+        workload = make(target)
+        cuts = list(range(len(undisturbed(target, workload).operations) + 1))
         if not full:
-            cuts = sorted(random.Random(seed).sample(cuts, min(40, len(cuts))))
-        for model in ("strict", "journal"):
-            row = Row(f"power cut, {model} model, {name}", "power --only {}")
-            for cut in cuts:
-                case = f"{name}@{cut}@{model}"
-                if only is not None and only != case:
-                    continue
-                done = reference.operations[:cut]
-                with workload.fresh(target) as folder:
-                    tree = read_tree(folder)
-                    replay(tree, folder, done)
-                    for path in sorted(folder.rglob("*"), reverse=True):
-                        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-                    write_tree(tree, folder, strict=model == "strict")
-                    problem, again = goes_on(target, workload, folder, reference)
-                saved, went_on = _saved(done, name), first_step(again)
-                if went_on is not None and went_on < saved:
-                    problem = f"work lost: step {saved} was saved, but the run went on from {went_on}"
-                last = str(done[-1]) if done else "nothing"
-                row.add(case, problem and f"{problem} (cut after {last})")
-            if row.tries:
-                yield row
+            cuts = random.Random(seed).sample(cuts, min(_SAMPLE, len(cuts)))
+        for model, cut in itertools.product(("strict", "journal"), cuts):
+            cut_here = partial(_cut, target, workload, cut, strict=model == "strict")
+            yield one(f"power cut, {model} model, {name}", f"{name}@{cut}@{model}", cut_here)
+
+
+def _cut(target: Target, workload: Workload, cut: int, *, strict: bool) -> Result:
+    reference = undisturbed(target, workload)
+    done = reference.operations[:cut]
+    with workload.fresh(target) as folder:
+        tree = read_tree(folder)
+        replay(tree, folder, done)
+        for path in sorted(folder.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        write_tree(tree, folder, strict=strict)
+        problem, again = goes_on(target, workload, folder, reference)
+    saved, went_on = _saved(done, workload.name), first_step(again)
+    if went_on is not None and went_on < saved:
+        problem = f"work lost: step {saved} was saved, but the run went on from {went_on}"
+    return Result(problem and f"{problem} (cut after {done[-1] if done else 'nothing'})")
 
 
 def _saved(operations: list[Operation], name: str) -> int:

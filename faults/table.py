@@ -1,4 +1,4 @@
-"""The common result of every fault class: tries, failures, the first failing example, and how to see it again."""
+"""The common result of every family of faults: tries, failures, the first failing example, and how to see it again."""
 
 import shlex
 from collections import Counter
@@ -8,24 +8,28 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Row:
-    """One fault class over one workload."""
+    """One family of faults over one workload."""
 
     name: str
     again: str
     """arguments of `python -m faults` that repeat one try; {} stands for the try's name"""
     tries: int = 0
+    left_out: int = 0
+    """tries that did not fit into the time"""
     failures: dict[str, str] = field(default_factory=dict)
     """what was wrong, by the name of the try"""
     notes: Counter[str] = field(default_factory=Counter)
     """how the tries ended, counted"""
+    commits: Counter[str] = field(default_factory=Counter)
+    """the commits that were tried"""
 
-    def add(self, case: str, problem: str | None, note: str = "") -> None:
+    def add(self, case: str, problem: str | None, notes: Counter[str], commit: str) -> None:
         """Count one try, whose name repeats it, and what was wrong with it."""
         self.tries += 1
         if problem is not None:
             self.failures[case] = problem
-        if note:
-            self.notes[note] += 1
+        self.notes += notes
+        self.commits[commit] += 1
 
     @property
     def kinds(self) -> Counter[str]:
@@ -42,10 +46,10 @@ def kind(problem: str) -> str:
 def markdown(rows: Iterable[Row]) -> str:
     """Return the rows as one table, and every kind of failure below it with its first example."""
     rows = list(rows)
-    lines = ["| faults | tries | failures | how the tries ended |", "|---|---:|---:|---|"]
+    lines = ["| faults | tries | left out | failures | how the tries ended |", "|---|---:|---:|---:|---|"]
     for row in rows:
         notes = ", ".join(f"{count:,} {note}" for note, count in row.notes.most_common(6))
-        lines.append(f"| {row.name} | {row.tries:,} | {len(row.failures):,} | {notes} |")
+        lines.append(f"| {row.name} | {row.tries:,} | {row.left_out:,} | {len(row.failures):,} | {notes} |")
     for row in rows:
         if not row.failures:
             continue

@@ -75,6 +75,8 @@ class Target:
     python: str = sys.executable
     warm_up: list[list[str]] = field(default_factory=list)
     scratch: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="faults-")))
+    references: dict[Any, Any] = field(default_factory=dict)
+    """undisturbed runs of the workloads"""
 
     def __post_init__(self) -> None:
         self.source = self.source.resolve()
@@ -82,16 +84,25 @@ class Target:
         self.entry: str = project["project"]["scripts"]["looped"]
         self.shim = build_shim()
         self._server: subprocess.Popen[str] | None = None
+        self._companion: Target | None = None
 
     def __enter__(self) -> "Target":
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._companion is not None:
+            self._companion.__exit__()
         if self._server is not None:
             assert self._server.stdin is not None
             self._server.stdin.close()
             self._server.wait()
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def companion(self) -> "Target":
+        """Return a second target that runs commands at the same time as this one, and ends with it."""
+        if self._companion is None:
+            self._companion = Target(self.source, self.python, self.warm_up)
+        return self._companion
 
     @property
     def environment(self) -> dict[str, str]:

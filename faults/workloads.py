@@ -180,7 +180,14 @@ class Undisturbed:
 
 
 def undisturbed(target: Target, workload: Workload, *, reads: bool = False) -> Undisturbed:
-    """Run a workload to its end, and note what it does and leaves."""
+    """Run a workload to its end once, and note what it does and leaves."""
+    kept = target.references
+    if (workload.name, reads) not in kept:
+        kept[workload.name, reads] = _run_undisturbed(target, workload, reads)
+    return kept[workload.name, reads]
+
+
+def _run_undisturbed(target: Target, workload: Workload, reads: bool) -> Undisturbed:
     operations: list[Operation] = []
     with workload.fresh(target) as folder:
         outcome = target.run(workload.command, folder, trace=operations, fault=Fault(reads=reads))

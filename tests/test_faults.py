@@ -4,6 +4,8 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from faults import power
@@ -11,6 +13,7 @@ from faults.kills import distinct
 from faults.mutations import mutated
 from faults.operations import Fault, Operation, build_shim, read_control, read_trace, write_control
 from faults.table import Row, markdown
+from faults.tries import Journal, Result, Tries, carry_out
 
 PROGRAM = """
 import os
@@ -86,9 +89,37 @@ def test_mutated_is_a_function_of_its_seed():
 
 
 def test_table_counts_failures_and_tells_how_to_repeat_them():
-    row = Row("faults", "kill --only {}")
-    row.add("one", None, "exit code 0")
-    row.add("two words", "traceback: KeyError: 'x'", "exit code 1")
+    row = Row("faults", "kill --only {}", left_out=7)
+    row.add("one", None, Counter({"exit code 0": 1}), "abc")
+    row.add("two words", "traceback: KeyError: 'x'", Counter({"exit code 1": 1}), "abc")
     text = markdown([row])
-    assert "| faults | 2 | 1 | 1 exit code 0, 1 exit code 1 |" in text
+    assert "| faults | 2 | 7 | 1 | 1 exit code 0, 1 exit code 1 |" in text
     assert "`python -m faults kill --only 'two words'`" in text
+
+
+def numbered(tried: list[str]) -> list[Tries]:
+    """Return ten tries in two batches; those with a 7 fail."""
+
+    def carry(cases: Sequence[str]) -> list[Result]:
+        tried.extend(cases)
+        return [Result("seven" if case == "7" else None) for case in cases]
+
+    return [Tries("row", [str(number) for number in range(start, start + 5)], carry) for start in (0, 5)]
+
+
+def test_carry_out_after_the_deadline_leaves_all_tries_out():
+    tried: list[str] = []
+    (row,) = carry_out("family", numbered(tried), Journal(None, "abc"), seed=0, deadline=0.0)
+    assert (row.tries, row.left_out, tried) == (0, 10, [])
+
+
+def test_carry_out_with_a_journal_tries_nothing_twice_but_failures_on_request(tmp_path):
+    tried: list[str] = []
+    carry_out("family", numbered(tried), Journal(tmp_path / "j.jsonl", "abc"), seed=0, only="3")
+    assert tried == ["3"]
+    (row,) = carry_out("family", numbered(tried), Journal(tmp_path / "j.jsonl", "def"), seed=0)
+    assert sorted(tried) == [str(number) for number in range(10)]
+    assert (row.tries, row.failures, row.commits) == (10, {"7": "seven"}, {"abc": 1, "def": 9})
+    tried.clear()
+    (row,) = carry_out("family", numbered(tried), Journal(tmp_path / "j.jsonl", "fed"), seed=0, retry=True)
+    assert (tried, row.tries, row.failures) == (["7"], 10, {"7": "seven"})
