@@ -24,7 +24,7 @@ import numba
 import numpy as np
 
 from looped.tasks import TASKS, Countdown, DecisionTree, EditDistance, LongestCommonSubsequence, Sudoku, Task
-from looped.tasks.language import tokenizer
+from looped.tasks.language.tokenizer import GPT2, PIECES, ranks_of
 from looped.utils.files import save_json
 
 BATCH = 512
@@ -222,8 +222,8 @@ def plain_bpe(text: str) -> list[int]:
     """Merge the pair of lowest rank, again and again, in every word."""
     import regex
 
-    ranks, tokens = tokenizer._ranks(), []
-    for word in regex.findall(tokenizer._PIECES, text):
+    ranks, tokens = ranks_of(GPT2), []
+    for word in regex.findall(PIECES, text):
         parts = [bytes([byte]) for byte in word.encode()]
         while len(parts) > 1:
             rank, k = min((ranks.get(parts[k] + parts[k + 1], 1 << 30), k) for k in range(len(parts) - 1))
@@ -251,7 +251,7 @@ def cases() -> list[Case]:
         Case("sudoku, 30 clues", samples(replace(pool, clues=30)), lambda: plain_sudoku_image(*board, 30), 50_000),
         Case("countdown", samples(Countdown()), plain_countdown, 20_000),
         Case("decision-tree, 101 points", samples(DecisionTree()), plain_decision_tree, 5_000),
-        Case("language, MB of BPE", lambda _: len(tokenizer.encode(text)) and megabytes, lambda: plain_bpe(part), 8,
+        Case("language, MB of BPE", lambda _: len(GPT2.encode(text)) and megabytes, lambda: plain_bpe(part), 8,
              len(part.encode()) / 1e6),
     ]  # fmt: skip
     measured = {case.name.partition(",")[0] for case in known}

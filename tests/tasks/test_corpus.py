@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looped.tasks.language import corpus, tokenizer
+from looped.tasks.language import corpus
 from looped.tasks.language.task import Language
+from looped.tasks.language.tokenizer import GPT2
 from looped.utils.errors import InputError
 from tests.tasks.conftest import PROSE
 
@@ -45,7 +46,7 @@ class TestCorpus:
     @pytest.mark.parametrize("block", [16, 100, 1000, 1 << 20])
     def test_encoding_in_blocks_equals_encoding_at_once(self, prose, block, monkeypatch):
         monkeypatch.setattr(corpus, "BLOCK", block)
-        assert whole(str(prose)).tolist() == tokenizer.encode(prose.read_text(encoding="utf-8")).tolist()
+        assert whole(str(prose)).tolist() == GPT2.encode(prose.read_text(encoding="utf-8")).tolist()
 
     @pytest.mark.parametrize("block", [7, 12, 1 << 20])
     def test_end_of_text_separates_articles(self, tmp_path, block, monkeypatch):
@@ -54,18 +55,18 @@ class TestCorpus:
         path.write_text("One\n\nfirst.\n\x1e\nTwo\n\nsecond.\n\x1e\nThree\n")
         expected = []
         for article in ("One\n\nfirst.", "Two\n\nsecond.", "Three\n"):
-            expected += [*tokenizer.encode(article).tolist(), 50256]
+            expected += [*GPT2.encode(article).tolist(), 50256]
         assert whole(str(path)).tolist() == expected[:-1]
 
     def test_end_of_text_line_follows_every_line(self, tmp_path):
         path = tmp_path / "lines.txt"
         path.write_text("one\n\ntwo")
         expected = [
-            *tokenizer.encode("one\n"),
+            *GPT2.encode("one\n"),
             50256,
-            *tokenizer.encode("\n"),
+            *GPT2.encode("\n"),
             50256,
-            *tokenizer.encode("two\n"),
+            *GPT2.encode("two\n"),
             50256,
         ]
         assert whole(str(path), end_of_text="line").tolist() == expected
@@ -74,9 +75,9 @@ class TestCorpus:
         for name, text in (("train-0", "zero"), ("train-1", "one\n"), ("valid", "held\n"), ("test", "out\n")):
             (tmp_path / f"{name}.txt").write_text(text)
         task = Language(text=str(tmp_path))
-        assert tokenizer.decode(task.tokens("train").tolist()) == "zero<|endoftext|>one\n"
-        assert tokenizer.decode(task.tokens("validation").tolist()) == "held\n"
-        assert tokenizer.decode(task.tokens("test").tolist()) == "out\n"
+        assert GPT2.decode(task.tokens("train").tolist()) == "zero<|endoftext|>one\n"
+        assert GPT2.decode(task.tokens("validation").tolist()) == "held\n"
+        assert GPT2.decode(task.tokens("test").tolist()) == "out\n"
 
     def test_zstd_and_parquet_equal_plain_text(self, prose, tmp_path):
         zstandard, arrow = pytest.importorskip("zstandard"), pytest.importorskip("pyarrow")
@@ -130,7 +131,7 @@ class TestCorpus:
 
         monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
         task = Language(text="hf:someone/text:plain")
-        assert tokenizer.decode(task.tokens("test").tolist()) == "test row\n\nanother\n"
+        assert GPT2.decode(task.tokens("test").tolist()) == "test row\n\nanother\n"
         monkeypatch.setitem(sys.modules, "datasets", None)
         with pytest.raises(InputError, match="pip install datasets"):
             Language(text="hf:someone/other:plain").tokens("test")
@@ -150,21 +151,21 @@ class TestCorpus:
         monkeypatch.setattr(corpus, "_encode_block", then)
         task.tokens("train")
         assert [call.args[0] for call in then.call_args_list] == blocks[4:] != []
-        assert whole(str(prose)).tolist() == tokenizer.encode(prose.read_text(encoding="utf-8")).tolist()
+        assert whole(str(prose)).tolist() == GPT2.encode(prose.read_text(encoding="utf-8")).tolist()
         assert {path.suffix for path in own_cache.glob("tokens/*")} == {".bin", ".lock"}
 
     def test_changed_text_is_encoded_again(self, prose):
         for number, text in enumerate(("something else\n", "something more\n")):  # of the same length
             prose.write_text(text)
             os.utime(prose, (number, number))
-            assert tokenizer.decode(whole(str(prose)).tolist()) == text
+            assert GPT2.decode(whole(str(prose)).tolist()) == text
 
     def test_concurrent_threads_get_the_same_tokens(self, prose, monkeypatch):
         monkeypatch.setattr(corpus, "BLOCK", 1000)
         with ThreadPoolExecutor(4) as pool:
             rows = list(pool.map(lambda _: Language(text=str(prose)).tokens("train").tolist(), range(4)))
         assert rows[0] == rows[1] == rows[2] == rows[3]
-        assert tokenizer.encode(prose.read_text(encoding="utf-8")).tolist()[: len(rows[0])] == rows[0]
+        assert GPT2.encode(prose.read_text(encoding="utf-8")).tolist()[: len(rows[0])] == rows[0]
 
     def test_encoding_on_a_full_disk_raises(self, prose, own_cache):
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -175,7 +176,7 @@ class TestCorpus:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert not list(own_cache.glob("tokens/*.bin"))
-        assert whole(str(prose)).tolist() == tokenizer.encode(prose.read_text(encoding="utf-8")).tolist()
+        assert whole(str(prose)).tolist() == GPT2.encode(prose.read_text(encoding="utf-8")).tolist()
 
     def test_unreadable_text_raises(self, tmp_path, prose):
         files = {
@@ -233,7 +234,7 @@ class TestCorpus:
         task = Language(text=str(tmp_path))
         halves = [task.tokens(split) for split in ("validation", "test")]
         assert abs(len(halves[0]) - len(halves[1])) <= 1
-        assert np.concatenate(halves).tolist() == tokenizer.encode((tmp_path / "valid.txt").read_text()).tolist()
+        assert np.concatenate(halves).tolist() == GPT2.encode((tmp_path / "valid.txt").read_text()).tolist()
 
     @pytest.mark.parametrize(
         ("train", "valid", "test"),
@@ -280,8 +281,8 @@ class TestCorpus:
     def test_split_names_ignore_case(self, tmp_path):
         zstandard = pytest.importorskip("zstandard")
         (tmp_path / "TEXT.TXT.ZST").write_bytes(zstandard.compress(PROSE.encode()))
-        assert whole(str(tmp_path / "TEXT.TXT.ZST")).tolist() == tokenizer.encode(PROSE).tolist()
-        assert whole(str(tmp_path)).tolist() == tokenizer.encode(PROSE).tolist()
+        assert whole(str(tmp_path / "TEXT.TXT.ZST")).tolist() == GPT2.encode(PROSE).tolist()
+        assert whole(str(tmp_path)).tolist() == GPT2.encode(PROSE).tolist()
 
 
 class TestSuppliedData:
@@ -294,8 +295,8 @@ class TestSuppliedData:
         pytest.importorskip("zstandard")
         path = supplied("enwiki2015", "valid.txt.zst")
         tokens = whole(str(path))
-        assert (tokens == tokenizer.END_OF_TEXT).sum() == 249
-        assert tokenizer.decode(tokens[:3].tolist()).startswith("Sci")
+        assert (tokens == GPT2.end_of_text).sum() == 249
+        assert GPT2.decode(tokens[:3].tolist()).startswith("Sci")
 
 
 @given(

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looped.tasks.language import tokenizer
 from looped.tasks.language.task import Language
+from looped.tasks.language.tokenizer import GPT2
 from looped.utils.errors import InputError
 
 
@@ -80,7 +80,7 @@ class TestWindows:
         assert share == pytest.approx(0.1, abs=0.02)
         replaced = new.targets[old.targets != new.targets]
         assert replaced.min() < 2000
-        assert 48_000 < replaced.max() < tokenizer.VOCABULARY
+        assert 48_000 < replaced.max() < GPT2.size
 
     def test_score_is_the_fraction_of_counted_tokens(self, prose):
         task = Language(text=str(prose), seq_len=20, stride=5)
@@ -92,7 +92,7 @@ class TestWindows:
 
 
 class TestText:
-    @given(st.lists(st.integers(0, tokenizer.VOCABULARY - 1), min_size=1, max_size=12))
+    @given(st.lists(st.integers(0, GPT2.size - 1), min_size=1, max_size=12))
     @settings(deadline=None)
     def test_parse_reads_rendered_tokens_back(self, tokens):
         task = Language(seq_len=12)
@@ -108,14 +108,14 @@ class TestText:
 
     @pytest.mark.parametrize("text", ["#99999", "#15496", "#1 #99999", "#" + "1" * 5000])
     def test_parse_reads_text_that_looks_like_token_ids_back(self, text):
-        tokens = tokenizer.encode(text)
+        tokens = GPT2.encode(text)
         task = Language(seq_len=len(tokens))
         assert task.parse(task.render(tokens)).tolist() == tokens.tolist()
 
     def test_verify_accepts_examples_and_refuses_a_wrong_next_token(self, prose):
         task = Language(text=str(prose), seq_len=8)
         example = task.examples(0, "train", [3])[0]
-        assert tokenizer.encode("".join((example["text"], example["next"]))).tolist()[2:4] == example["tokens"][2:4]
+        assert GPT2.encode("".join((example["text"], example["next"]))).tolist()[2:4] == example["tokens"][2:4]
         task.verify(example)
         example["next"] += "!"
         with pytest.raises(InputError, match=r"^next: "):

@@ -1,18 +1,18 @@
-"""Compare GPT-2's encoding with its definition."""
+"""Compare the byte-pair encodings with their definition."""
 
 import pytest
 import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looped.tasks.language import tokenizer
+from looped.tasks.language.tokenizer import GPT2, TOKENIZERS, WIKI2K, Tokenizer, ranks_of
 from looped.utils.errors import InputError
 from tests.tasks.conftest import PROSE
 
 
-def merged_by_hand(text: str) -> list[int]:
+def merged_by_hand(text: str, tokenizer: Tokenizer) -> list[int]:
     """Return the byte-pair encoding by definition: merge the pair of least rank in every piece until none is left."""
-    ranks = {tokenizer.token_bytes([token]): token for token in range(tokenizer.END_OF_TEXT)}
+    ranks = {tokenizer.token_bytes([token]): token for token in range(tokenizer.end_of_text)}
     pieces = r"'(?:[stmd]|re|ve|ll)|\ ?\p{L}+|\ ?\p{N}+|\ ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     result = []
     for piece in regex.findall(pieces, text):
@@ -28,26 +28,38 @@ def merged_by_hand(text: str) -> list[int]:
 
 class TestEncoding:
     def test_encode_known_texts(self):
-        assert tokenizer.encode("Hello world").tolist() == [15496, 995]
-        assert tokenizer.encode("<|endoftext|>", marks=True).tolist() == [50256]
-        assert 50256 not in tokenizer.encode("<|endoftext|>")
+        assert GPT2.encode("Hello world").tolist() == [15496, 995]
+        assert GPT2.encode("<|endoftext|>", marks=True).tolist() == [50256]
+        assert 50256 not in GPT2.encode("<|endoftext|>")
 
-    @given(st.text())
+    def test_wiki2k_encode_known_text_gives_whole_words(self):
+        pieces = [WIKI2K.token_bytes([token]) for token in WIKI2K.encode("The city is known for its population.")]
+        assert pieces == [b"The", b" city", b" is", b" known", b" for", b" its", b" population", b"."]
+        assert WIKI2K.encode("<|endoftext|>", marks=True).tolist() == [2047]
+
+    @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
+    @given(text=st.text())
     @settings(deadline=None)
-    def test_decode_reverses_encode(self, text):
+    def test_decode_reverses_encode(self, tokenizer, text):
         tokens = tokenizer.encode(text).tolist()
         assert tokenizer.decode(tokens) == text
         assert tokenizer.token_bytes(tokens) == text.encode()
 
-    @given(st.text(alphabet=st.sampled_from("ab'stre 1!\n\té日🦞")) | st.text(max_size=20))
+    @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
+    @given(text=st.text(alphabet=st.sampled_from("ab'stre 1!\n\té日🦞")) | st.text(max_size=20))
     @settings(deadline=None)
-    def test_encode_equals_merging_by_hand(self, text):
-        assert tokenizer.encode(text).tolist() == merged_by_hand(text)
+    def test_encode_equals_merging_by_hand(self, tokenizer, text):
+        assert tokenizer.encode(text).tolist() == merged_by_hand(text, tokenizer)
 
-    def test_encode_prose_equals_merging_by_hand(self):
-        assert tokenizer.encode(PROSE).tolist() == merged_by_hand(PROSE)
+    @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
+    def test_encode_prose_equals_merging_by_hand(self, tokenizer):
+        assert tokenizer.encode(PROSE).tolist() == merged_by_hand(PROSE, tokenizer)
 
-    def test_damaged_ranks_raise(self, monkeypatch):
-        monkeypatch.setattr(tokenizer, "RANKS_SHA256", "0" * 64)
+    @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
+    def test_padded_size_holds_every_token(self, tokenizer):
+        assert tokenizer.size <= tokenizer.padded_size < tokenizer.size + 64
+        assert len(ranks_of(tokenizer)) + 1 == tokenizer.size
+
+    def test_damaged_ranks_raise(self):
         with pytest.raises(InputError, match=r"gpt2\.tiktoken"):
-            tokenizer._ranks.__wrapped__()
+            ranks_of(Tokenizer("gpt2", "0" * 64, GPT2.size))

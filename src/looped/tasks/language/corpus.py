@@ -18,7 +18,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from looped.tasks.base import Split, supplied
-from looped.tasks.language import stories, tokenizer
+from looped.tasks.language import stories
+from looped.tasks.language.tokenizer import GPT2, Tokenizer
 from looped.utils.errors import InputError, require
 from looped.utils.files import cache_folder, from_json, locked, save_json, save_text, writing
 
@@ -32,7 +33,7 @@ SPLIT_NAMES: dict[Split, str] = {
 }  # fmt: skip
 SPLIT_ENDS = "(data|sets?|s|a|b|v)?"
 ARTICLE_END = re.compile(r"(?:(?:^|\n)\x1e)+(?:\n|$)")
-# What Unicode calls white space; GPT-2's encoding never joins what lies before such a character with what follows.
+# What Unicode calls white space; GPT-2's pattern never joins what lies before such a character with what follows.
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 BLOCK = 4 << 20  # bytes of text that are encoded, and can be resumed after, at a time
 MAX_LINE = 64 << 20  # bytes without a newline: they are in memory together
@@ -78,16 +79,16 @@ def find(text: str, split: Split) -> Share:
     return Share(files, *_half(split))
 
 
-def tokens(text: str, split: Split, end_of_text: EndOfText) -> np.ndarray:
+def tokens(text: str, split: Split, end_of_text: EndOfText, tokenizer: Tokenizer = GPT2) -> np.ndarray:
     """A split's tokens, (number,) 16-bit, mapped from the cache folder; encoded first where they are not there yet."""
     share = find(text, split)
-    whole = np.memmap(_encoded(share.sources, end_of_text), dtype=DTYPE, mode="r")
+    whole = np.memmap(_encoded(share.sources, end_of_text, tokenizer), dtype=DTYPE, mode="r")
     return whole[int(share.start * len(whole)) : int(share.end * len(whole))]
 
 
-def fingerprint(text: str, split: Split, end_of_text: EndOfText) -> str:
+def fingerprint(text: str, split: Split, end_of_text: EndOfText, tokenizer: Tokenizer = GPT2) -> str:
     """A hash of the tokens that a split's are a share of, wherever they lie; made once, as they may be many."""
-    path = _encoded(find(text, split).sources, end_of_text)
+    path = _encoded(find(text, split).sources, end_of_text, tokenizer)
     kept = _hash_path(path)
     if kept.exists():
         return kept.read_text()
@@ -102,14 +103,14 @@ def _hash_path(tokens_path: Path) -> Path:
     return tokens_path.with_suffix(".sha256")
 
 
-def _encoded(sources: tuple[str, ...], end_of_text: EndOfText) -> Path:
+def _encoded(sources: tuple[str, ...], end_of_text: EndOfText, tokenizer: Tokenizer) -> Path:
     """The file of the sources' tokens in the cache folder."""
     known = [_identity(source) for source in sources]
-    key = hashlib.sha256(json.dumps([tokenizer.RANKS_SHA256, end_of_text, known]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps([tokenizer.ranks_sha256, end_of_text, known]).encode()).hexdigest()[:16]
     path = cache_folder() / "tokens" / f"{key}.bin"
     if not path.exists():
         _hash_path(path).unlink(missing_ok=True)
-        _encode_once(sources, end_of_text, path)
+        _encode_once(sources, end_of_text, tokenizer, path)
     return path
 
 
@@ -164,7 +165,7 @@ def _identity(source: str) -> list[str | int]:
     return [os.path.abspath(source), status.st_size, status.st_mtime_ns]
 
 
-def _encode_once(sources: tuple[str, ...], end_of_text: EndOfText, path: Path) -> None:
+def _encode_once(sources: tuple[str, ...], end_of_text: EndOfText, tokenizer: Tokenizer, path: Path) -> None:
     """Encode block by block into a part file; a journal says how far it is good, so that a later call can go on."""
     part, journal = path.with_suffix(".part"), path.with_suffix(".json")
     with writing(path):
@@ -179,7 +180,7 @@ def _encode_once(sources: tuple[str, ...], end_of_text: EndOfText, path: Path) -
                 for number, block in enumerate(_blocks(sources, end_of_text), start=1):
                     if number <= num_blocks:
                         continue
-                    row = _encode_block(block, end_of_text)
+                    row = _encode_block(block, end_of_text, tokenizer)
                     file.write(row.astype(DTYPE).tobytes())
                     file.flush()
                     os.fsync(file.fileno())
@@ -228,8 +229,8 @@ def _blocks(sources: tuple[str, ...], end_of_text: EndOfText) -> Iterator[str]:
             yield kept
 
 
-def _encode_block(block: str, end_of_text: EndOfText) -> np.ndarray:
-    mark = np.array([tokenizer.END_OF_TEXT], dtype=np.uint16)
+def _encode_block(block: str, end_of_text: EndOfText, tokenizer: Tokenizer) -> np.ndarray:
+    mark = np.array([tokenizer.end_of_text], dtype=np.uint16)
     rows: list[np.ndarray] = []
     if end_of_text == "line":
         for line in block.removesuffix("\n").split("\n"):

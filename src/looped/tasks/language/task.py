@@ -1,8 +1,8 @@
 """Language modelling (Section 5 and the appendix of the paper): predict every next token of a text.
 
-The text is in GPT-2's byte-pair encoding. Training reads windows at random places. Validation and test read the whole
-split window by window, and count every token but the first once. They can also read random windows, as in the paper.
-Perplexity is the exponential of the mean loss over the counted positions.
+The text is in a byte-pair encoding, GPT-2's by default. Training reads windows at random places. Validation and test
+read the whole split window by window, and count every token but the first once. They can also read random windows, as
+in the paper. Perplexity is the exponential of the mean loss over the counted positions.
 """
 
 import math
@@ -17,10 +17,10 @@ import numpy as np
 from looped.tasks import rng
 from looped.tasks.base import Batch, Spec, Split, Task, draw_keys, require_setting, typed_fields
 from looped.tasks.jit import compiled
-from looped.tasks.language import corpus, tokenizer
+from looped.tasks.language import corpus
+from looped.tasks.language.tokenizer import TOKENIZERS, Tokenizer, Vocabulary
 from looped.utils.errors import InputError, require
 
-PADDED_VOCABULARY = 50304  # a multiple of 64, for fast matmuls
 PERTURBATION_SEED = 10  # independent of the run's seed, so that every epoch has the same tokens to memorise
 
 
@@ -44,6 +44,8 @@ class Language(Task):
     """tokens from one window of the whole split to the next (None: seq_len, without overlap)"""
     perturbed: float = 0.0
     """fraction of tokens that are replaced by random ones, the same ones in every epoch (the paper: 0.1)"""
+    vocabulary: Vocabulary = "gpt2"
+    """byte-pair encoding: GPT-2's 50,257 tokens, or 2,048 tokens of English Wikipedia for small models"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,18 +60,26 @@ class Language(Task):
 
     @property
     def spec(self) -> Spec:
-        return Spec("tokens", PADDED_VOCABULARY, PADDED_VOCABULARY, self.seq_len, causal=True, shared_vocabulary=True)
+        size = self.tokenizer.padded_size
+        return Spec("tokens", size, size, self.seq_len, causal=True, shared_vocabulary=True)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Return the encoding of the text."""
+        return TOKENIZERS[self.vocabulary]
 
     def seq_len_at(self, size: int) -> int:
         return size
 
     def tokens(self, split: Split) -> np.ndarray:
         """Return all tokens of a split before perturbation. The first call encodes the text."""
-        return corpus.tokens(self.text, split, self.end_of_text)
+        return corpus.tokens(self.text, split, self.end_of_text, self.tokenizer)
 
     def fingerprints(self) -> dict[str, str]:
         splits: tuple[Split, ...] = ("train", "validation")
-        return {f"{split} text": corpus.fingerprint(self.text, split, self.end_of_text) for split in splits}
+        return {
+            f"{split} text": corpus.fingerprint(self.text, split, self.end_of_text, self.tokenizer) for split in splits
+        }
 
     def num_windows(self, split: Split, size: int | None = None) -> int:
         """Return the number of windows that count every token of a split but the first once."""
@@ -98,7 +108,7 @@ class Language(Task):
         places = starts[:, None] + np.arange(size + 1)
         tokens = text[places].astype(np.int64)
         if self.perturbed:
-            _perturb(tokens, places, split_number, self.perturbed)
+            _perturb(tokens, places, split_number, self.perturbed, self.tokenizer.size)
         return Batch(tokens[:, :-1], tokens[:, 1:], places[:, :-1] >= counted_before[:, None])
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
@@ -117,22 +127,23 @@ class Language(Task):
         tokens = [int(token) for token in inputs]
         # The bytes may not be UTF-8, and a text may look like invalid token ids.
         with suppress(UnicodeDecodeError, InputError):
-            text = tokenizer.token_bytes(tokens).decode("utf-8")
-            if _read(text) == tokens:
+            text = self.tokenizer.token_bytes(tokens).decode("utf-8")
+            if self._read(text) == tokens:
                 return text
         return " ".join(f"#{token}" for token in tokens)
 
     def parse(self, text: str) -> np.ndarray:
-        tokens = _read(text)
+        tokens = self._read(text)
         require(1 <= len(tokens) <= self.seq_len, f"expected 1 to {self.seq_len} tokens, got {len(tokens)}")
         return np.array(tokens, dtype=np.int64)
 
     def answer(self, outputs: np.ndarray) -> str:
         """Return the text of the token after the last one, although the model predicts a token at every position."""
-        return _show(outputs[-1:])
+        return self._show(outputs[-1:])
 
     def describe(self, inputs: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
-        return {"text": _show(inputs), "next": _show(outputs[-1:]), "tokens": [*map(int, inputs), int(outputs[-1])]}
+        tokens = [*map(int, inputs), int(outputs[-1])]
+        return {"text": self._show(inputs), "next": self._show(outputs[-1:]), "tokens": tokens}
 
     def verify(self, example: dict[str, Any]) -> None:
         text, following, tokens = typed_fields(example, text=str, next=str, tokens=list)
@@ -141,15 +152,32 @@ class Language(Task):
             f"tokens: expected {self.seq_len + 1}, got {len(tokens)} in {str(tokens)[:60]}",
         )
         for name, stated, part in (("text", text, tokens[:-1]), ("next", following, tokens[-1:])):
-            part_bytes = tokenizer.token_bytes(self.parse(" ".join(f"#{token}" for token in part)).tolist())
+            part_bytes = self.tokenizer.token_bytes(self.parse(" ".join(f"#{token}" for token in part)).tolist())
             expected = part_bytes.decode("utf-8", errors="replace")
             require(stated == expected, f"{name}: expected {expected!r} from the tokens, got {stated!r}")
 
     def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        num_bytes = sum(len(tokenizer.token_bytes(example["tokens"])) for example in examples)
+        num_bytes = sum(len(self.tokenizer.token_bytes(example["tokens"])) for example in examples)
         num_tokens = sum(len(example["tokens"]) for example in examples)
         distinct = {token for example in examples for token in example["tokens"]}
         return {"bytes_per_token": num_bytes / num_tokens, "different_tokens": len(distinct)}
+
+    def _read(self, text: str) -> list[int]:
+        """Return the tokens of a text, where `<|endoftext|>` is one token, or of token ids such as `#15496 #995`."""
+        if re.fullmatch(r"#\d+( #\d+)*", text):
+            words = text.replace("#", "").split(" ")
+            for word in words:  # Python refuses to convert thousands of digits
+                is_token = len(word) <= 9 and int(word) < self.tokenizer.size
+                require(is_token, f"expected tokens below {self.tokenizer.size}, got {word[:20]}")
+            return [int(word) for word in words]
+        try:
+            return self.tokenizer.encode(text, marks=True).tolist()
+        except UnicodeEncodeError:
+            raise InputError(f"expected valid Unicode text, got {text!r}") from None
+
+    def _show(self, tokens: np.ndarray) -> str:
+        """Return the text of tokens. Ids that pad the vocabulary have no text and are left out."""
+        return self.tokenizer.decode([int(token) for token in tokens if token < self.tokenizer.size])
 
     def _in_order(self, split: Split) -> bool:
         """Return True if the examples of a split are its windows in order, and not windows at random places."""
@@ -166,25 +194,6 @@ class Language(Task):
         return len(tokens) - 1 - size
 
 
-def _read(text: str) -> list[int]:
-    """Return the tokens of a text, where `<|endoftext|>` is one token, or of token ids such as `#15496 #995`."""
-    if re.fullmatch(r"#\d+( #\d+)*", text):
-        words = text.replace("#", "").split(" ")
-        for word in words:  # Python refuses to convert thousands of digits
-            is_token = len(word) <= 9 and int(word) < tokenizer.VOCABULARY
-            require(is_token, f"expected tokens below {tokenizer.VOCABULARY}, got {word[:20]}")
-        return [int(word) for word in words]
-    try:
-        return tokenizer.encode(text, marks=True).tolist()
-    except UnicodeEncodeError:
-        raise InputError(f"expected valid Unicode text, got {text!r}") from None
-
-
-def _show(tokens: np.ndarray) -> str:
-    """Return the text of tokens. Ids that pad the vocabulary have no text and are left out."""
-    return tokenizer.decode([int(token) for token in tokens if token < tokenizer.VOCABULARY])
-
-
 @compiled(nogil=True)
 def _random_places(seed, split, indices, bound):
     places = np.empty(len(indices), dtype=np.int64)
@@ -194,11 +203,11 @@ def _random_places(seed, split, indices, bound):
 
 
 @compiled(nogil=True)
-def _perturb(tokens, places, split, fraction):
+def _perturb(tokens, places, split, fraction, vocabulary):
     """Replace a fraction of the tokens. The draw depends on a token's place in the text, not on the window."""
     for row in range(tokens.shape[0]):
         for column in range(tokens.shape[1]):
             state = rng.start(PERTURBATION_SEED, split, places[row, column])
             state, coin = rng.unit(state)
             if coin < fraction:
-                _, tokens[row, column] = rng.below(state, tokenizer.VOCABULARY)
+                _, tokens[row, column] = rng.below(state, vocabulary)
