@@ -16,6 +16,7 @@ from looped.serde import by_path, check_fields, decode, encode
 from looped.tasks import Task, decode_task, encode_task
 from looped.tasks.base import MAX_INDEX
 from looped.utils.errors import InputError, closest, require
+from looped.utils.field_docs import documents_fields
 from looped.utils.types import Device, EngineChoice
 
 MAX_LOOP_CHOICES = 8
@@ -49,6 +50,7 @@ def _require_not_negative(config: Any, *names: str) -> None:
         _require_field(value >= 0, name, "a number of at least 0", value)
 
 
+@documents_fields
 @dataclass(frozen=True)
 class ModelConfig:
     """The model between its embedding and its head (paper, Sections 2 and 4.2)."""
@@ -136,6 +138,7 @@ class ModelConfig:
         return num_loops <= self.num_loops or not free or self.extrapolation != "extend"
 
 
+@documents_fields
 @dataclass(frozen=True)
 class OptimizerConfig:
     """Optimizer, gradient clipping and weight averaging."""
@@ -179,6 +182,7 @@ class OptimizerConfig:
             _require_field(value is None or value > 1, name, "a number above 1", value)
 
 
+@documents_fields
 @dataclass(frozen=True)
 class ScheduleConfig:
     """Learning-rate schedule, as fractions of the peak rates."""
@@ -200,6 +204,7 @@ class ScheduleConfig:
             _require_field(0 <= value <= 1, name, "a number in [0, 1]", value)
 
 
+@documents_fields
 @dataclass(frozen=True)
 class CurriculumConfig:
     """How the number of loops and the size of the examples change over training."""
@@ -235,6 +240,7 @@ class CurriculumConfig:
         )  # fmt: skip
 
 
+@documents_fields
 @dataclass(frozen=True)
 class RuntimeConfig:
     """How a run is carried out. Nothing here changes what is computed, so none of it is part of a run's identity."""
@@ -277,6 +283,7 @@ class RuntimeConfig:
             _require_field(value is None or value <= MAX_THREADS, name, f"at most {MAX_THREADS}", value)
 
 
+@documents_fields
 @dataclass(frozen=True)
 class TrainConfig:
     """How a model is trained. Everything is counted in steps, never in time."""
@@ -368,6 +375,7 @@ _TRAIN_FIELDS = tuple(each.name for each in fields(TrainConfig))
 GROUP_OF = {each.name: group for group, cls in GROUPS.items() for each in fields(cls) if each.name != "kind"}
 
 
+@documents_fields
 @dataclass(frozen=True)
 class RunConfig:
     """One run: task, model, training settings and seed. Two runs with equal configs are the same run."""

@@ -216,7 +216,8 @@ def test_what_nobody_will_ask_for_is_not_kept(parameters):
 
 def open_stack(**knobs) -> tuple[LoopStack, LoopStack]:
     """The same stack twice, its gates open: by the fused kernels in float32, and plain in float64."""
-    config = ModelConfig(**{"block": "modulated", "dim": 24, "num_heads": 2, "ff_dim": 32, "num_loops": 4} | knobs)
+    shape = {"dim": 24, "num_heads": 2, "ff_dim": 32, "num_loops": 4}
+    config = ModelConfig(**{"block": "modulated", "positions": "none", **shape} | knobs)
     stacks = LoopStack(config).to(DEVICE), LoopStack(replace(config, precision="float64")).to(DEVICE)
     draw = Draw(5)
     with torch.no_grad():

@@ -150,7 +150,7 @@ def test_compiled_engine_trains_to_the_weights_of_the_plain_one(tmp_path):
 
 @pytest.mark.filterwarnings("default")  # compilers emit warnings of their own
 def test_compiled_stack_can_be_pickled():
-    stack, embeddings = LoopStack(tiny().model), torch.randn(2, 4, tiny().model.dim)
+    stack, embeddings = LoopStack(tiny().model, quiet=True), torch.randn(2, 4, tiny().model.dim)
     set_engine(stack, "compiled")
     true = stack(embeddings)  # the first call compiles
     file = io.BytesIO()
@@ -164,7 +164,7 @@ def test_compiled_stack_can_be_pickled():
 @interpreted
 @pytest.mark.filterwarnings("default")  # compilers emit warnings of their own
 def test_set_engine_replaces_the_last_engine():
-    stack = LoopStack(tiny().model)
+    stack = LoopStack(tiny().model, quiet=True)
     assert (set_engine(stack, "fused"), stack.all_loops is None) == ("fused", False)
     assert (set_engine(stack), stack.all_loops is None) == ("eager", True)
     plain = stack.add_attention
@@ -178,7 +178,7 @@ def test_set_engine_replaces_the_last_engine():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
 def test_fused_engine_with_other_dtypes_falls_back(dtype, capsys):
     """Refuse other dtypes for any config, because the kernels would lose digits or fail."""
-    stack = LoopStack(tiny().model).to(dtype)
+    stack = LoopStack(tiny().model, quiet=True).to(dtype)
     assert set_engine(stack, "fused") == "eager"
     assert f"they do not cover weights in {str(dtype)[6:]}" in capsys.readouterr().err
     assert stack(torch.randn(2, 4, stack.config.dim)).dtype == dtype

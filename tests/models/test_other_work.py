@@ -1,5 +1,7 @@
 """`LoopStack` inside other modules: conversion, autocast, replication, compilation."""
 
+import subprocess
+import sys
 from itertools import chain
 
 import pytest
@@ -26,7 +28,7 @@ def test_stack_follows_the_seed_and_refuses_wrong_arguments():
     stacks = []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)
-        stacks.append(LoopStack(config))
+        stacks.append(LoopStack(config, quiet=True))
     *_, last = stacks[0].iterate(embeddings)
     assert torch.equal(stacks[0](embeddings), last)
     assert torch.equal(stacks[2](embeddings), last)
@@ -35,11 +37,56 @@ def test_stack_follows_the_seed_and_refuses_wrong_arguments():
     for call in (stacks[0], stacks[0].iterate):
         with pytest.raises(InputError, match=rf"^embeddings: .*\(batch, seq, {config.dim}\), got \(2, 4, 3\)"):
             call(embeddings[..., :3])
-    standard = LoopStack(small(block="standard", num_loops=1))
+    standard = LoopStack(small(block="standard", num_loops=1), quiet=True)
     for call in (standard, standard.iterate):
         with pytest.raises(InputError) as caught:
             call(embeddings, 5)
         assert caught.value.field == "num_loops"
+
+
+@pytest.mark.parametrize(
+    ("knobs", "warning"),
+    [
+        ({"num_loops": 4}, "positions='learned'"),
+        ({"num_loops": 4, "positions": "sinusoidal"}, "positions='sinusoidal'"),
+        ({"positions": "rotary"}, "num_loops is 1"),
+        ({"block": "modulated", "positions": "none"}, "num_loops is 1"),
+    ],
+)
+def test_stack_with_settings_that_it_ignores_warns(knobs, warning):
+    with pytest.warns(UserWarning, match=warning) as caught:
+        LoopStack(small(**knobs))
+    assert [each.filename for each in caught] == [__file__]
+
+
+@pytest.mark.parametrize("knobs", [{"num_loops": 4}, {"block": "standard"}])
+def test_stack_with_settings_that_it_follows_does_not_warn(knobs):
+    LoopStack(small(**knobs, positions="rotary"))  # a warning would be an error
+    build_model(small(), TOKENS)  # a model adds the positions, and its loops are its task's matter
+
+
+def test_print_of_a_model_shows_shapes_and_loops():
+    config = small(block="modulated", num_loops=7, injection="concat")
+    shown = str(build_model(config, TOKENS))
+    assert "1 layer applied 7 times" in shown
+    assert "w_qkv (24, 8)" in shown  # queries, keys and values of width 8
+    assert "w_inject (8, 16)" in shown
+    assert "w5 (1, 32, 8)" in shown  # two scales and two gates
+    assert f"vocabulary of {TOKENS.input_size}" in shown
+
+
+def test_stack_needs_torch_and_numpy_but_nothing_heavy():
+    code = """
+import sys
+for heavy in ("numba", "llvmlite", "tiktoken", "matplotlib", "tyro", "rich", "jinja2", "safetensors", "triton"):
+    sys.modules[heavy] = None  # an import fails
+import torch
+from looped import LoopStack, ModelConfig
+stack = LoopStack(ModelConfig("modulated", dim=8, num_heads=2, num_loops=3, positions="rotary"))
+stack(torch.randn(2, 5, 8)).sum().backward()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @each_block
@@ -158,7 +205,7 @@ def test_weights_are_created_on_the_default_device(knobs):
     """Use the meta device, which has room for any model. The weights are loaded later."""
     stack, embeddings = opened(**knobs, injection="concat"), torch.randn(2, 4, 8)
     with torch.device("meta"):
-        empty = LoopStack(stack.config, causal=True)
+        empty = LoopStack(stack.config, causal=True, quiet=True)
         build_model(stack.config, CAUSAL)
     assert all(parameter.is_meta for parameter in empty.parameters())
     filled = empty.to_empty(device="cpu")

@@ -54,7 +54,7 @@ def test_shapes_equal_the_annotations(checked, knobs, kind):
 
 @pytest.mark.parametrize("attention_weights", ["softmax", "hardmax"])
 def test_shapes_with_padding_equal_the_annotations(checked, attention_weights):
-    stack = checked.LoopStack(small(attention_weights=attention_weights, num_loops=2), causal=True)
+    stack = checked.LoopStack(small(attention_weights=attention_weights, num_loops=2), causal=True, quiet=True)
     embeddings, mask = torch.randn(2, 4, 8, dtype=torch.float64), torch.tensor([[True] * 4, [False] * 3 + [True]])
     assert stack(embeddings, attention_mask=mask).shape == (2, 4, 8)
     with pytest.raises(TypeCheckError):

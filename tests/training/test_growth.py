@@ -41,7 +41,7 @@ def stack_and_input() -> tuple[LoopStack, torch.Tensor]:
         modulation_init="random",
     )  # fmt: skip
     generator = torch.Generator().manual_seed(3)
-    stack = LoopStack(config, generator=generator)
+    stack = LoopStack(config, generator=generator, quiet=True)
     with torch.no_grad():  # examples whose gradients grow unlike
         for parameter in stack.parameters():
             parameter.mul_(2)

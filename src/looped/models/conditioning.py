@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 from looped.config import FREE_TABLES
 from looped.kernels import Modulation
 from looped.models.init import EMBEDDING_STD, linear_weight
+from looped.models.module import ShapedModule
 
 # The parts that a conditioning sets, in the paper's order (alpha1, alpha2, gamma1, gamma2): a field of Modulation and
 # its sublayer. Other parts are constant: the scale is then a learned gain, and there is no gate or shift.
@@ -86,7 +87,7 @@ def modulation_tables(
     return Modulation(**fields[ATTENTION]), Modulation(**fields[FEED_FORWARD])
 
 
-class TimestepEncoding(nn.Module):
+class TimestepEncoding(ShapedModule):
     """Compute TE(t) = W3 SiLU(W4 PE(t) + b4) + b3, shared by all layers, and W5 SiLU(TE(t)) + b5 for each layer."""
 
     def __init__(
@@ -109,7 +110,7 @@ class TimestepEncoding(nn.Module):
         return torch.einsum("td,lpd->tlp", encoding, self.w5) + self.b5
 
 
-class StaticVectors(nn.Module):
+class StaticVectors(ShapedModule):
     """The same learned vectors in every loop, to separate the effect of gating from that of the timestep."""
 
     def __init__(self, start: Tensor, num_layers: int) -> None:
@@ -120,7 +121,7 @@ class StaticVectors(nn.Module):
         return self.vectors.expand(len(times), -1, -1)
 
 
-class FreeTable(nn.Module):
+class FreeTable(ShapedModule):
     """One learned row per trained loop (the theory's eta(t)). Times between two rows are interpolated."""
 
     def __init__(self, start: Tensor, num_layers: int, num_loops: int) -> None:
@@ -134,7 +135,7 @@ class FreeTable(nn.Module):
         return torch.lerp(self.rows[below], self.rows[above], fraction)
 
 
-class AdditiveSignal(nn.Module):
+class AdditiveSignal(ShapedModule):
     """PE(t) times a learned amplitude, which is added to the state as in the Universal Transformer."""
 
     def __init__(self, dim: int) -> None:

@@ -13,12 +13,14 @@ from looped.kernels import rms_normalise
 from looped.models.conditioning import sinusoid
 from looped.models.flops import forward_flops
 from looped.models.init import EMBEDDING_STD, embedding_weight, linear_weight
+from looped.models.module import ShapedModule
 from looped.models.stack import LoopStack
 from looped.tasks import Spec
 from looped.utils.errors import InputError, require
+from looped.utils.text import plural
 
 
-class LoopModel(nn.Module):
+class LoopModel(ShapedModule):
     """Embedding, looped stack and read-out. `iterate` yields the state after every loop."""
 
     def __init__(self, config: ModelConfig, spec: Spec, generator: Generator) -> None:
@@ -36,12 +38,22 @@ class LoopModel(nn.Module):
         )
         self.coordinates: Tensor
         self.register_buffer("coordinates", torch.tensor(spec.coordinates, dtype=torch.long), persistent=False)
-        self.stack = LoopStack(config, causal=spec.causal, generator=generator)
+        self.stack = LoopStack(config, causal=spec.causal, generator=generator, quiet=True)
         self.gain = nn.Parameter(torch.ones(config.dim)) if config.norm != "none" else None
         is_tied = _ties_embeddings(config, spec)
         self.head = None if is_tied else nn.Parameter(linear_weight(spec.output_size, config.dim, generator))
         self.b_head = nn.Parameter(torch.zeros(spec.output_size)) if takes_vectors else None
         self.to(self.stack.dtype)
+
+    def extra_repr(self) -> str:
+        """Return what goes in and what comes out, and the shapes of both ends."""
+        spec = self.spec
+        if spec.kind == "tokens":
+            ends = f"tokens from a vocabulary of {spec.input_size:,}, {spec.output_size:,} classes"
+        else:
+            ends = f"vectors of size {spec.input_size:,}, answers of size {spec.output_size:,}"
+        total = plural(self.num_parameters(), "parameter")
+        return f"{spec.seq_len:,} {ends}, {total}\n{super().extra_repr()}"
 
     def embed(self, inputs: Shaped[Tensor, "batch seq *size"]) -> Float[Tensor, "batch seq dim"]:
         """Return the embeddings of tokens or vectors, with positions."""

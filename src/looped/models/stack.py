@@ -4,6 +4,7 @@ The paper's three models are one class. `standard` applies the stack once and `l
 `modulated` (the paper's TMLT) is looped, and functions of the loop index scale its sublayers.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -25,7 +26,9 @@ from looped.models.conditioning import (
     modulation_tables,
 )
 from looped.models.init import linear_weight
+from looped.models.module import ShapedModule
 from looped.utils.errors import InputError, require, require_counts
+from looped.utils.text import plural
 
 MOST_LOOPS = 100_000
 """upper limit on num_loops, to catch typos early"""
@@ -51,7 +54,7 @@ class Prepared(NamedTuple):
     """additive attention mask from the padding"""
 
 
-class Layer(nn.Module):
+class Layer(ShapedModule):
     """The parameters of one Transformer layer, which `LoopStack` applies."""
 
     def __init__(self, config: ModelConfig, generator: Generator) -> None:
@@ -86,18 +89,23 @@ class Layer(nn.Module):
         return self.gain_attention, self.gain_feed_forward
 
 
-class LoopStack(nn.Module):
+class LoopStack(ShapedModule):
     """Looped layers: map embeddings (batch, seq, dim) to the state after every loop, of the same shape.
 
     For padded batches, pass `attention_mask` (batch, seq), which is True at tokens. No token attends to padding, so
     each sequence has the states that it has alone. The states of padding are zero.
 
-    Only rotary positions are applied here; add learned or sinusoidal ones to the embeddings yourself. Without a
+    Only rotary positions are applied here; add learned or sinusoidal ones to the embeddings yourself. The stack warns
+    about other positions in its config, and about a looped block with one loop, unless it is `quiet`. Without a
     generator, the weights are drawn from PyTorch's global RNG, as in any module.
     """
 
-    def __init__(self, config: ModelConfig, *, causal: bool = False, generator: Generator | None = None) -> None:
+    def __init__(
+        self, config: ModelConfig, *, causal: bool = False, generator: Generator | None = None, quiet: bool = False
+    ) -> None:
         super().__init__()
+        for warning in () if quiet else _warnings(config):
+            warnings.warn(warning, stacklevel=2)
         generator = _global_generator() if generator is None else generator
         self.config = config
         self.causal = config.is_causal(causal)
@@ -118,6 +126,22 @@ class LoopStack(nn.Module):
         self.remat = 0
         self.growth_limit: float | None = None  # limit on the growth of an example's gradient, see kernels.limit_growth
         self.to(torch.float64 if config.precision == "float64" else torch.float32)
+
+    def extra_repr(self) -> str:
+        """Return the block, how often it is applied, and its main settings."""
+        config, layers = self.config, plural(self.config.num_layers, "layer")
+        applied = "applied once" if config.num_loops == 1 else f"applied {config.num_loops:,} times"
+        shown = [
+            f"{config.block}: {layers} {applied}",
+            f"dim={config.dim}",
+            f"num_heads={config.num_heads}",
+            f"positions={config.positions}",
+            f"injection={config.injection}",
+            *(["causal"] if self.causal else []),
+            plural(sum(parameter.numel() for parameter in self.parameters()), "parameter"),
+            super().extra_repr(),
+        ]
+        return ", ".join(filter(None, shown))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -369,6 +393,17 @@ class LoopStack(nn.Module):
 
     def _layers(self) -> list[Layer]:
         return [layer for layer in self.layers if isinstance(layer, Layer)]
+
+
+def _warnings(config: ModelConfig) -> Iterator[str]:
+    """Yield what a config asks for and a stack on its own does not do."""
+    if config.positions not in ("none", "rotary"):
+        yield (
+            f"LoopStack ignores positions={config.positions!r}. Set positions='rotary', or add positions to the "
+            "embeddings and set positions='none'."
+        )
+    if config.block != "standard" and config.num_loops == 1:
+        yield f"LoopStack applies its {config.block} layers once, because num_loops is 1. Set num_loops."
 
 
 def _global_generator() -> Generator:
