@@ -238,7 +238,7 @@ def test_task_with_impossible_value_is_refused(make):
         ({"model": {"dim": "wide"}}, "model.dim"),
         ({"model": {"block": "modular"}}, "model.block"),
         ({"model": 3}, "model"),
-        ({"train": {"curriculum": {"loop_choices": [1, "x"]}}}, "train.curriculum.loop_choices"),
+        ({"train": {"curriculum": {"loop_choices": [1, "x"]}}}, "train.curriculum.loop_choices.1"),
         ({"train": {"optimizer": {"learning_rate": 10**400}}}, "train.optimizer.learning_rate"),
         ({"task": 3}, "task"),
         ({"task": {"name": "edit-distance", "lenght": 3}}, "task.lenght"),

@@ -15,7 +15,7 @@ _HOMES = {
     "looped.models.from_theory": ("from_theory",),
     "looped.recipes": ("configure", "recipe"),
     "looped.tasks": ("TASKS", "Batch", "Spec", "Task", "make_task"),
-    "looped.training": ("Trainer", "evaluate", "train"),
+    "looped.training": ("Evaluation", "LoopScore", "Trainer", "evaluate", "train"),
     "looped.utils.errors": ("InputError",),
 }
 _MODULES = ("analysis", "inference", "models", "tasks", "theory", "training")
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from looped.models.from_theory import from_theory
     from looped.recipes import configure, recipe
     from looped.tasks import TASKS, Batch, Spec, Task, make_task
-    from looped.training import Trainer, evaluate, train
+    from looped.training import Evaluation, LoopScore, Trainer, evaluate, train
     from looped.utils.errors import InputError
 
 

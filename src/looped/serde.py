@@ -5,16 +5,22 @@ with a suggestion, and every message names the field by its path.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
+from datetime import date
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from looped.utils.errors import InputError, closest
 
 T = TypeVar("T")
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 def check_fields(instance: Any) -> None:
@@ -32,14 +38,26 @@ def check_fields(instance: Any) -> None:
 
 
 def encode(instance: Any) -> dict[str, Any]:
-    """Return a dataclass as a dictionary of JSON values (tuples become lists)."""
-    return msgspec.json.decode(msgspec.json.encode(instance))
+    """Return the fields of a dataclass as JSON values. A nested dataclass with a `to_json` is encoded by that."""
+    return {each.name: _encode_value(getattr(instance, each.name)) for each in dataclasses.fields(instance)}
+
+
+def _encode_value(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        own = getattr(value, "to_json", None)
+        return encode(value) if own is None else own()
+    if isinstance(value, Mapping):
+        return {name: _encode_value(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encode_value(each) for each in value]
+    return msgspec.to_builtins(value)
 
 
 def decode(cls: type[T], data: Any, where: str = "", **given: Any) -> T:
     """Return an instance of the dataclass `cls` from JSON values. `given` holds fields that are decoded already.
 
     Raise InputError for an unknown field or a value of the wrong type. `where` is the path of `data` in its file.
+    A nested dataclass with a `from_json(data, where)` is decoded by that.
     """
     if not isinstance(data, Mapping):
         raise InputError(f"{where or cls.__name__}: expected an object, got {_short(data)}", field=where)
@@ -50,15 +68,37 @@ def decode(cls: type[T], data: Any, where: str = "", **given: Any) -> T:
         if name not in types:
             known = [f"{where}.{each}".lstrip(".") for each in types]
             raise InputError(f"{path}: unknown field{closest(path, known)}", field=path)
-        annotation = types[name]
-        nested = dataclasses.is_dataclass(annotation)
-        values[name] = decode(annotation, value, path) if nested else _convert(annotation, value, path)  # type: ignore
+        values[name] = decode_value(types[name], value, path)
     for each in dataclasses.fields(cls):  # type: ignore[arg-type]
         has_default = each.default is not dataclasses.MISSING or each.default_factory is not dataclasses.MISSING
         if each.name not in values and not has_default:
             path = f"{where}.{each.name}".lstrip(".")
             raise InputError(f"{path}: expected {_describe(types[each.name])}, got nothing", field=path)
     return cls(**values)
+
+
+def decode_value(annotation: Any, value: Any, path: str) -> Any:
+    """Return a value of the annotated type from JSON values, item by item, so that an error names the item."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if dataclasses.is_dataclass(annotation):
+        own = getattr(annotation, "from_json", None)
+        return decode(annotation, value, path) if own is None else own(value, path)  # type: ignore[arg-type]
+    if origin is UnionType:
+        for member in inner:
+            if _is_container(member, value):
+                return decode_value(member, value, path)
+    if origin is dict and isinstance(value, Mapping):
+        return {name: decode_value(inner[1], each, f"{path}.{name}".lstrip(".")) for name, each in value.items()}
+    if (origin is list or (origin is tuple and inner[1:] == (...,))) and isinstance(value, list):
+        return origin(decode_value(inner[0], each, f"{path}.{place}") for place, each in enumerate(value))
+    return _convert(annotation, value, path)
+
+
+def _is_container(annotation: Any, value: Any) -> bool:
+    """Return whether `value` is a JSON object or list and the annotated type is one, too."""
+    if isinstance(value, list):
+        return get_origin(annotation) in (list, tuple)
+    return isinstance(value, Mapping) and (get_origin(annotation) is dict or dataclasses.is_dataclass(annotation))
 
 
 def by_path(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
@@ -70,7 +110,7 @@ def by_path(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, A
 
 @cache
 def _field_types(cls: type) -> dict[str, Any]:
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     return {each.name: hints[each.name] for each in dataclasses.fields(cls)}
 
 
@@ -79,19 +119,21 @@ def _convert(annotation: Any, value: Any, path: str) -> Any:
         converted = msgspec.convert(value, annotation)
         if isinstance(converted, str):
             converted.encode()  # JSON may hold half a character, such as U+D800, that cannot be written
-    except (msgspec.ValidationError, TypeError, UnicodeError):
+    except (msgspec.ValidationError, OverflowError, TypeError, UnicodeError):
         raise InputError(f"{path}: expected {_describe(annotation)}, got {_short(value)}{_hint(annotation, value)}",
                          field=path) from None  # fmt: skip
     if isinstance(converted, int) and abs(converted) >= 2**63:
         raise InputError(f"{path}: expected an integer of 64 bits, got {_short(value)}", field=path)
-    if isinstance(converted, float) and converted != converted:
-        raise InputError(f"{path}: expected {_describe(annotation)}, got NaN", field=path)
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise InputError(f"{path}: expected {_describe(annotation)}, got {converted}", field=path)
     return converted
 
 
 def _describe(annotation: Any) -> str:
     """Return a type in words, such as `an integer or null`."""
     origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _describe(inner[0]) + "".join(f" of at least {limit.ge}" for limit in inner[1:])
     if origin is Literal:
         return "one of " + ", ".join(map(str, inner))
     if origin in (Union, UnionType):
@@ -100,7 +142,8 @@ def _describe(annotation: Any) -> str:
         return f"a list, each item {_describe(inner[0])}"
     if origin is dict:
         return "an object"
-    names = {int: "an integer", float: "a finite number", bool: "true or false", str: "a string", type(None): "null"}
+    names = {int: "an integer", float: "a finite number", bool: "true or false", str: "a string",
+             date: "a date such as 2026-12-31", type(None): "null"}  # fmt: skip
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 

@@ -32,8 +32,8 @@ def test_rows_and_answers_of_every_loop(run, capsys):
     assert (found["task"], found["num_examples"], found["trained_loops"]) == ("edit-distance", 30, 20)
     assert [row["loop"] for row in found["rows"]] == list(range(1, 23))
     loaded = load_run(run)
-    wanted = evaluate(loaded.model, loaded.task, "test", 30, range(1, 23))["rows"]
-    assert [row["accuracy"] for row in found["rows"]] == [row["accuracy"] for row in wanted]
+    wanted = evaluate(loaded.model, loaded.task, "test", 30, range(1, 23)).rows
+    assert [row["accuracy"] for row in found["rows"]] == [row.metrics["accuracy"] for row in wanted]
 
 
 def test_the_table_shows_the_first_and_the_last_loop(run, capsys):

@@ -1,17 +1,19 @@
 """Records of runs that never were, with numbers that look like those of runs: to write reports about."""
 
+import datetime
 import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from looped.config import RunConfig
 from looped.experiments.records import Record, run_key
 from looped.experiments.spec import Experiment
+from looped.training.evaluation import Evaluation, LoopScore
 from looped.utils.stats import wilson
+from looped.utils.types import Split
 
 
 def fake_records(experiments: Iterable[Experiment], num_seeds: int = 1) -> dict[str, Record]:
@@ -45,11 +47,11 @@ def fake_record(config: RunConfig, target: float | None = None, experiment: Expe
     return Record(
         config=config,
         finished=True,
-        date="2026-11-15",
+        date=datetime.date(2026, 11, 15),
         steps=steps,
         samples=steps * config.train.batch_size,
         seconds=float(draws.uniform(30, 300)),
-        flops=float(draws.uniform(1e12, 9e13)),
+        flops=int(draws.uniform(1e12, 9e13)),
         parameters=int(draws.integers(50_000, 900_000)),
         hardware="CPU, 1 thread, x86_64",
         versions={"torch": "2.13.0", "looped": "0.1.0", "python": "3.11.7"},
@@ -64,44 +66,40 @@ def fake_record(config: RunConfig, target: float | None = None, experiment: Expe
     )
 
 
-def evaluation(config: RunConfig, split: str, draws: np.random.Generator, target: float | None) -> dict[str, Any]:
+def evaluation(config: RunConfig, split: Split, draws: np.random.Generator, target: float | None) -> Evaluation:
     loops = config.model.num_loops
     counts = [1] if config.model.block == "standard" else sorted({*range(1, 2 * loops + 1, max(1, loops // 8)), loops})
     rows = []
     for count in counts:
         nearness = math.exp(-(((count - loops) / max(1, loops / 2)) ** 2))
-        rows.append({"loops": count, **_numbers(config, nearness, draws, target, count == loops)})
+        rows.append(_score(count, config, nearness, draws, target))
     metric = config.task.metric
     baseline = {"accuracy": 0.173, "squared_error": 1.02, "perplexity": 812.5}[metric]
     size = 2000
-    return {"task": config.task.name, "split": split, "size": size, "metric": metric, "baseline": baseline,
-            "trained_loops": loops, "rows": rows}  # fmt: skip
+    return Evaluation(config.task.name, split, size, metric, baseline, loops, tuple(rows))
 
 
-def _numbers(
-    config: RunConfig, nearness: float, draws: np.random.Generator, target: float | None, trained: bool
-) -> dict[str, Any]:
+def _score(
+    loops: int, config: RunConfig, nearness: float, draws: np.random.Generator, target: float | None
+) -> LoopScore:
     if config.task.metric == "accuracy":
         share = (0.5 + draws.uniform(0, 0.4) if target is None else target + draws.uniform(-0.03, 0.03)) * nearness
         right = int(np.clip(round(2000 * share), 0, 2000))
         low, high = wilson(right, 2000)
-        return {"accuracy": right / 2000, "loss": 1.5 - right / 2000, "perplexity": 2.0, "low": low, "high": high}
+        metrics = {"accuracy": right / 2000, "loss": 1.5 - right / 2000, "perplexity": 2.0}
+        return LoopScore(loops, metrics, low, high)
     if config.task.metric == "squared_error":
         value = 0.2 + 0.3 * draws.uniform() + (1 - nearness)
-        curve = [float(1.0 / (1 + 0.2 * place)) for place in range(21)] if trained else None
-        found = {
-            "squared_error": value,
-            "squared_error_over_dims": value / 20,
-            "low": 0.95 * value,
-            "high": 1.05 * value,
-        }
-        return {**found, "curve": curve} if curve else found
+        curve = tuple(1.0 / (1 + 0.2 * place) for place in range(21)) if loops == config.model.num_loops else None
+        metrics = {"squared_error": value, "squared_error_over_dims": value / 20}
+        return LoopScore(loops, metrics, 0.95 * value, 1.05 * value, curve)
     value = 20.0 + 3 * draws.uniform() + 100 * (1 - nearness)
-    return {"perplexity": value, "loss": math.log(value), "accuracy": 0.3, "low": 0.98 * value, "high": 1.02 * value}
+    metrics = {"perplexity": value, "loss": math.log(value), "accuracy": 0.3}
+    return LoopScore(loops, metrics, 0.98 * value, 1.02 * value)
 
 
-def _curve(config: RunConfig, test: dict[str, Any], draws: np.random.Generator) -> list[dict[str, float]]:
-    final = next(row for row in test["rows"] if row["loops"] == test["trained_loops"])[test["metric"]]
+def _curve(config: RunConfig, test: Evaluation, draws: np.random.Generator) -> list[dict[str, float]]:
+    final = test.trained.metrics[test.metric]
     total = config.train.num_steps * config.train.batch_size
     points = []
     for part in range(1, 41):
@@ -112,7 +110,7 @@ def _curve(config: RunConfig, test: dict[str, Any], draws: np.random.Generator) 
             "accuracy": gone,
         }
         if part % 4 == 0:
-            start = 0.0 if test["metric"] == "accuracy" else 3 * final
+            start = 0.0 if test.metric == "accuracy" else 3 * final
             point["validation"] = start + (final - start) * gone**0.5
         points.append(point)
     return points

@@ -104,8 +104,8 @@ def test_finished_runs_are_skipped_and_the_status_tells(tmp_path, capsys):
     assert all(row["finished"] for row in rows)
     for row in rows:
         record = read_record(runs / row["run"] / RECORD_NAME)
-        own = next(each for each in record.test["rows"] if each["loops"] == record.config.model.num_loops)
-        assert (row["value"], row["low"], row["high"]) == (own["accuracy"], own["low"], own["high"])
+        own = record.test.at(record.config.model.num_loops)
+        assert (row["value"], row["low"], row["high"]) == (own.metrics["accuracy"], own.low, own.high)
     # What was collected is finished, too, on a machine that has no runs.
     results = str(tmp_path / "results")
     assert main(["paper", "collect", "--root", str(runs), "--results", results]) == 0

@@ -322,8 +322,8 @@ def test_a_run_of_two_experiments_is_trained_once_and_measured_for_both(smoke_ru
     # Up to the trained loops the three policies are one; beyond, clamp is another.
     trained = cell.config.model.num_loops
     for name in ("clamp", "rescale"):
-        for one, other in zip(record.test["rows"], record.sets[name]["rows"], strict=True):
-            assert (one["loss"] == other["loss"]) == (one["loops"] <= trained)
+        for one, other in zip(record.test.rows, record.sets[name].rows, strict=True):
+            assert (one.metrics["loss"] == other.metrics["loss"]) == (one.loops <= trained)
 
 
 def test_training_examples_are_those_that_were_trained_on(smoke_runs, monkeypatch):

@@ -82,7 +82,7 @@ def test_train_by_task_name_then_evaluate_and_answer(tmp_path):
     run = looped.load(tmp_path / "run")
     assert (result.step, run.config.seed, run.task.size, run.model.config.dim) == (2, 5, 4, 16)
     report = run.evaluate(loops=[1, 2], size=10)
-    assert [row["loops"] for row in report["rows"]] == [1, 2]
+    assert [row.loops for row in report.rows] == [1, 2]
     *_, frame = run.solve("abca|bcca")
     assert run.answer("abca|bcca") == frame.answer
     with pytest.raises(InputError, match="num_step: unknown training setting; did you mean 'num_steps'"):

@@ -82,8 +82,8 @@ def test_what_is_loaded_is_the_rounded_average(run, packed):
 
 def test_the_stored_number_is_the_rounded_models(packed):
     run = shipping.load(NAME)
-    again = evaluate(run.model, run.task, "test", 40)["rows"][0]
-    assert packed.test == ShippedScore("accuracy", again["accuracy"], again["low"], again["high"], 40, 3)
+    again = evaluate(run.model, run.task, "test", 40).rows[0]
+    assert packed.test == ShippedScore("accuracy", again.metrics["accuracy"], again.low, again.high, 40, 3)
     assert (packed.samples, packed.commit, packed.date) == (24, "0123abc", "2026-01-31")
     assert packed.record == run.config.folder_name
 
@@ -102,8 +102,8 @@ def test_pack_to_a_file_elsewhere_loads_the_rounded_weights_with_a_card(run, tmp
     for ours, theirs in zip(loaded.model.parameters(), load_run(run).model.parameters(), strict=True):
         assert torch.equal(ours, theirs.bfloat16().float())
     assert (loaded.name, loaded.step, loaded.task) == (str(out), 3, TASK)
-    row = loaded.evaluate(size=40)["rows"][0]
-    assert (card.test.value, card.test.low, card.test.high) == (row["accuracy"], row["low"], row["high"])
+    row = loaded.evaluate(size=40).rows[0]
+    assert (card.test.value, card.test.low, card.test.high) == (row.metrics["accuracy"], row.low, row.high)
     first = out.read_bytes()
     shipping.pack(run, out, size=40)
     assert out.read_bytes() == first
@@ -176,7 +176,7 @@ def test_commit_date_and_size_come_from_the_record(run, weights, tmp_path):
     folder = tmp_path / "recorded"
     shutil.copytree(run, folder)
     loaded = load_run(run)
-    known = evaluate(loaded.model, TASK, "test", 30)
+    known = evaluate(loaded.model, TASK, "test", 30).to_json()
     (folder / "record.json").write_text(json.dumps({"commit": "fff", "date": "2026-02-01", "test": known}))
     made = shipping.ship(folder, NAME)
     assert (made.commit, made.date, made.test.size) == ("fff", "2026-02-01", 30)

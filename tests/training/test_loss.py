@@ -202,7 +202,7 @@ def test_the_validation_of_a_log_is_that_of_the_averaged_weights(tmp_path):
         for kind in ("ema", "model"):
             model = build_model(config.model, task.spec)
             model.load_state_dict(tensors[kind])
-            (row,) = evaluate(model, task, "validation", 20)["rows"]
-            errors[kind] = row["squared_error"]
+            (row,) = evaluate(model, task, "validation", 20).rows
+            errors[kind] = row.metrics["squared_error"]
         assert validation == pytest.approx(errors["ema"], rel=1e-6)
         assert errors["model"] != pytest.approx(errors["ema"], rel=1e-4)

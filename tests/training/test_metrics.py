@@ -24,15 +24,15 @@ def test_accuracy_and_loss_are_those_of_the_examples():
     model = build_model(ModelConfig(block="looped", dim=16, num_heads=2, num_loops=2), task.spec, seed=3)
     report = evaluate(model, task, "test", 30, [1, 2, 5])
     batch = task.sample(EVALUATION_SEED, "test", range(30))
-    for row in report["rows"]:
-        scores = model(torch.from_numpy(batch.inputs), num_loops=row["loops"])[:, -1].detach().double()
+    for row in report.rows:
+        scores = model(torch.from_numpy(batch.inputs), num_loops=row.loops)[:, -1].detach().double()
         answers = batch.targets[:, -1]
         right = [int(scores[i].argmax()) == answers[i] for i in range(30)]
         surprise = [-math.log(scores[i].softmax(0)[answers[i]]) for i in range(30)]
-        assert row["accuracy"] == pytest.approx(np.mean(right))
-        assert row["loss"] == pytest.approx(np.mean(surprise), rel=1e-5)
+        assert row.metrics["accuracy"] == pytest.approx(np.mean(right))
+        assert row.metrics["loss"] == pytest.approx(np.mean(surprise), rel=1e-5)
     counts = np.unique(batch.targets[:, -1], return_counts=True)[1]
-    assert report["baseline"] == counts.max() / 30
+    assert report.baseline == counts.max() / 30
 
 
 def test_a_rescaled_model_is_asked_anew_for_every_number_of_loops():
@@ -43,10 +43,10 @@ def test_a_rescaled_model_is_asked_anew_for_every_number_of_loops():
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator))
-    together = {row["loops"]: row["loss"] for row in evaluate(model, task, "test", 20, [1, 2, 3, 4, 8])["rows"]}
+    together = {row.loops: row.metrics["loss"] for row in evaluate(model, task, "test", 20, [1, 2, 3, 4, 8]).rows}
     for loops, loss in together.items():
-        (alone,) = evaluate(model, task, "test", 20, [loops])["rows"]
-        assert alone["loss"] == pytest.approx(loss, rel=1e-6)
+        (alone,) = evaluate(model, task, "test", 20, [loops]).rows
+        assert alone.metrics["loss"] == pytest.approx(loss, rel=1e-6)
 
 
 def test_perplexity_counts_every_token_of_the_split_once(tmp_path, monkeypatch):
@@ -56,7 +56,7 @@ def test_perplexity_counts_every_token_of_the_split_once(tmp_path, monkeypatch):
     task = Language(text=str(tmp_path / "text.txt"), seq_len=12, stride=5)
     model = build_model(ModelConfig(block="looped", dim=8, num_heads=2, num_loops=2), task.spec, seed=1)
     report = evaluate(model, task, "test")
-    (row,) = report["rows"]
+    (row,) = report.rows
     # The same windows by hand: each starts 5 tokens later and counts what no earlier one has counted.
     text = task.tokens("test").astype(np.int64)
     total, counted, start = 0.0, 1, 0
@@ -68,11 +68,11 @@ def test_perplexity_counts_every_token_of_the_split_once(tmp_path, monkeypatch):
             total -= logs[place - start - 1, text[place]].item()
         counted = start + 13
         start += 5
-    assert row["loss"] == pytest.approx(total / (len(text) - 1), rel=1e-6)
-    assert row["perplexity"] == pytest.approx(math.exp(total / (len(text) - 1)), rel=1e-6)
-    assert row["low"] < row["perplexity"] < row["high"]
+    assert row.metrics["loss"] == pytest.approx(total / (len(text) - 1), rel=1e-6)
+    assert row.metrics["perplexity"] == pytest.approx(math.exp(total / (len(text) - 1)), rel=1e-6)
+    assert row.low < row.metrics["perplexity"] < row.high
     frequent = np.unique(text[1:], return_counts=True)[1] / (len(text) - 1)
-    assert report["baseline"] == pytest.approx(np.prod(frequent**-frequent))
+    assert report.baseline == pytest.approx(np.prod(frequent**-frequent))
 
 
 def test_a_model_whose_outputs_overflow_is_right_by_chance_alone_and_not_scored(tmp_path):
@@ -80,8 +80,9 @@ def test_a_model_whose_outputs_overflow_is_right_by_chance_alone_and_not_scored(
     trainer = Trainer(config, tmp_path / "run", quiet=True)
     with torch.no_grad():
         trainer.model.embedding.fill_(float("inf"))
-    (row,) = trainer.evaluate("test", 20)["rows"]
-    assert all(math.isnan(row[name]) for name in ("accuracy", "loss", "perplexity", "low", "high"))
+    (row,) = trainer.evaluate("test", 20).rows
+    numbers = [row.metrics[name] for name in ("accuracy", "loss", "perplexity")]
+    assert all(map(math.isnan, (*numbers, row.low, row.high)))
     with pytest.raises(Diverged, match="validation: expected a finite number, got nan at step 0"):
         trainer._validate(lambda: False)
 
@@ -99,21 +100,21 @@ def test_perplexity_covers_the_text_whatever_the_window(tmp_path, monkeypatch):
         logs = model(text[None, first : first + 6])[0].detach().double().log_softmax(dim=-1)
         total -= sum(logs[place - first - 1, text[place]].item() for place in range(start + 1, first + 7))
     report = evaluate(model, task, "test", example_size=6)
-    assert report["size"] == len(windows)
-    assert report["rows"][0]["loss"] == pytest.approx(total / (len(text) - 1), rel=1e-6)
-    assert evaluate(model, task, "test", 10**6, example_size=6)["rows"] == report["rows"]
+    assert report.size == len(windows)
+    assert report.rows[0].metrics["loss"] == pytest.approx(total / (len(text) - 1), rel=1e-6)
+    assert evaluate(model, task, "test", 10**6, example_size=6).rows == report.rows
 
 
 def test_the_trees_error_is_also_a_curve_over_the_examples_seen():
     task = DecisionTree(points=6, dims=3, depth=2)
     model = build_model(ModelConfig(dim=8, num_heads=2, num_loops=2), task.spec, seed=1)
-    (row,) = evaluate(model, task, "test", 40)["rows"]
+    (row,) = evaluate(model, task, "test", 40).rows
     batch = task.sample(EVALUATION_SEED, "test", range(40))
     came = model(torch.from_numpy(batch.inputs)).detach().numpy()
     for k in range(6):
         errors = [(came[i, 2 * k, 0] - batch.targets[i, 2 * k, 0]) ** 2 for i in range(40)]
-        assert row["curve"][k] == pytest.approx(np.mean(errors), rel=1e-4)
-    assert row["squared_error"] == pytest.approx(row["curve"][-1])
+        assert row.curve[k] == pytest.approx(np.mean(errors), rel=1e-4)
+    assert row.metrics["squared_error"] == pytest.approx(row.curve[-1])
 
 
 def test_a_training_on_values_logs_their_error(tmp_path):

@@ -1,13 +1,10 @@
 """`looped eval RUN`."""
 
-import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 from looped.cli.args import AnyRun, parse, show
 from looped.cli.progress import Bar
 from looped.utils.errors import require
-from looped.utils.text import plural
 from looped.utils.types import Device, Split
 
 
@@ -53,26 +50,9 @@ def evaluate(arguments: list[str]) -> None:
                 reports[name] = evaluation.evaluate(
                     run.model, task, command.split, *options, example_size=trained_size(config), progress=progress
                 )
-    for report in reports.values():
-        report["step"] = run.step
     num_steps = run.config.train.num_steps
     # The run is unfinished, or its last checkpoint is damaged.
     warning = f"measured at step {run.step} of {num_steps}\n" if run.step < num_steps else ""
-    text = "\n\n".join(_table(report, name) for name, report in reports.items())
-    show({"sets": reports} if sets else reports[""], warning + text, as_json=command.json)
-
-
-def _table(report: dict[str, Any], name: str) -> str:
-    """Return an evaluation as a small table."""
-    metric, title = report["metric"], f"{report['task']}, {name}" if name else report["task"]
-    width = max(10, len(metric))
-    lines = [
-        f"{title}: {report['size']} {report['split']} examples, trained with {plural(report['trained_loops'], 'loop')}",
-        f"{'loops':>6}  {metric:>{width}}  95 % interval",
-    ]
-    for row in report["rows"]:
-        if math.isfinite(row[metric]):
-            lines.append(f"{row['loops']:>6}  {row[metric]:>{width}.4f}  {row['low']:.4f} to {row['high']:.4f}")
-        else:
-            lines.append(f"{row['loops']:>6}  the outputs overflow: no {metric}")
-    return "\n".join([*lines, f"best constant answer: {report['baseline']:.4f}"])
+    text = "\n\n".join(report.table(name) for name, report in reports.items())
+    about = {name: {**report.to_json(), "step": run.step} for name, report in reports.items()}
+    show({"sets": about} if sets else about[""], warning + text, as_json=command.json)

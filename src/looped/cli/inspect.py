@@ -49,8 +49,8 @@ def inspect(arguments: list[str]) -> None:
     loops = range(1, found["num_loops"] + 1)
     answers = evaluate(run.model, run.task, "test", size, loops, example_size=example_size)
     metric = run.task.metric
-    for row, answer in zip(found["rows"], answers["rows"], strict=True):
-        row[metric] = answer[metric]
+    for row, answer in zip(found["rows"], answers.rows, strict=True):
+        row[metric] = answer.metrics[metric]
     about = {"run": run.name, "task": run.task.name, "step": run.step, "metric": metric, **found}
     if command.svg is not None:
         save_text(command.svg, picture(about))

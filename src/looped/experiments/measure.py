@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from looped.config import ModelConfig, RunConfig
-from looped.experiments.checks import is_finite
-from looped.experiments.records import RECORD_NAME, Evaluation, Record, read_record, run_key, shrunk, training_curve
+from looped.experiments.records import RECORD_NAME, Record, read_record, run_key, shrunk, training_curve
 from looped.experiments.spec import EvalPlan
 from looped.tasks.language import corpus
+from looped.training.evaluation import Evaluation
 from looped.training.logger import read_log
 from looped.training.run_folder import RunFolder, TrainResult
 from looped.training.schedules import trained_size
@@ -95,16 +95,15 @@ def _finite(kind: str, key: str, evaluation: Evaluation, record: Record) -> tupl
     """
     from looped.training.trainer import Diverged
 
-    kept = shrunk(evaluation)
-    rows = [row for row in kept["rows"] if is_finite(row)]
-    if not any(row["loops"] == kept["trained_loops"] for row in rows):
+    loops = evaluation.trained_loops
+    if not evaluation.trained.is_finite:
         if kind == "test":
-            raise Diverged(f"test: expected finite numbers at {kept['trained_loops']} loops, got NaN or infinity")
+            raise Diverged(f"test: expected finite numbers at {loops} loops, got NaN or infinity")
         return None, _noted(record, f"{_without(kind, key)} (not finite at the trained loops)")
-    gone = [row["loops"] for row in kept["rows"] if not is_finite(row)]
+    gone = [row.loops for row in evaluation.rows if not row.is_finite]
     if gone:
         record = _noted(record, f"{_place(kind, key)} is not finite at {', '.join(map(str, gone))} loops")
-    return {**kept, "rows": rows}, record
+    return replace(shrunk(evaluation), rows=tuple(row for row in evaluation.rows if row.is_finite)), record
 
 
 def _place(kind: str, key: str) -> str:
@@ -140,7 +139,7 @@ def record_of(config: RunConfig, run: RunFolder, result: TrainResult) -> Record:
     return Record(
         config=config,
         finished=False,
-        date=date.today().isoformat(),
+        date=date.today(),
         steps=result.step,
         samples=result.samples,
         seconds=result.seconds,

@@ -4,31 +4,31 @@ Records lie in the runs' folders (`record.json`) and, once collected, in `result
 """
 
 import csv
+import datetime
 import io
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from looped.config import RunConfig
-from looped.experiments.checks import FIELDS, MAX_CURVE_POINTS, Checker, check_evaluation, check_extra, is_number, short
 from looped.experiments.spec import Cell
-from looped.utils.errors import InputError, require
+from looped.serde import Count, NonNegative, decode, encode
+from looped.training.evaluation import Evaluation, LoopScore
+from looped.utils.errors import InputError, as_number, require, require_field
 from looped.utils.files import read_json, save_text
 
 VERSION = 1
 RECORD_NAME = "record.json"
 DIGITS = 6
+MAX_CURVE_POINTS = 200
 INDEX_COLUMNS = (
     "path", "task", "size", "block", "layers", "loops", "seed", "steps", "samples", "seconds", "parameters", "metric",
     "value", "low", "high", "date", "commit", "hardware",
 )  # fmt: skip
-
-Evaluation = dict[str, Any]
-"""what `looped.training.evaluate` returns"""
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Record:
 
     config: RunConfig
     finished: bool
-    date: str
-    """of the end, as YYYY-MM-DD"""
-    steps: int
-    samples: int
-    seconds: float
-    flops: float
+    date: datetime.date
+    """day on which the run ended"""
+    steps: Count
+    samples: Count
+    seconds: NonNegative
+    flops: Count
     """of the whole training, forward and backward"""
-    parameters: int
+    parameters: Count
     hardware: str
     versions: dict[str, str]
     test: Evaluation | None = None
@@ -52,8 +52,9 @@ class Record:
     """on examples it was trained on, at the trained loops"""
     sets: dict[str, Evaluation] = field(default_factory=dict)
     """further test sets by name"""
-    extra: dict[str, Any] = field(default_factory=dict)
-    curve: list[dict[str, float]] = field(default_factory=list)
+    extra: dict[str, dict[str, int | float | list[float]]] = field(default_factory=dict)
+    """further measurements by name, such as the continuity"""
+    curve: list[dict[str, int | float]] = field(default_factory=list)
     """the training in at most 200 points: samples, loss, accuracy, and validation where it was measured"""
     commit: str | None = None
     """of the code; with + where the working tree was not clean"""
@@ -73,40 +74,76 @@ class Record:
         return Path(hardware) / task.label / name
 
     def to_json(self) -> dict[str, Any]:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        config = values.pop("config").to_json()
+        """Return JSON values: the content of `record.json`."""
+        values = encode(self)
         # A config is the run's identity, to the last digit; a measurement is as good with six.
-        return {"version": VERSION, "config": config, **_rounded(values)}
+        return {"version": VERSION, "config": values.pop("config"), **_rounded(values)}
 
     @classmethod
     def from_json(cls, data: Any, origin: str = "record") -> "Record":
-        """Read back `to_json`. Nonsense is an `InputError` that names the file and the field."""
-        require(isinstance(data, dict), f"{origin} is no record of a run: expected an object, got {short(data)}")
-        check = Checker(origin)
-        check("version", data.get("version"), lambda value: value == VERSION, str(VERSION))
-        known = {each.name for each in fields(cls)} | {"version"}
-        for name in data:
-            require(name in known, f"{origin}: unknown field {name!r}")
-        for name, (right, expected) in FIELDS.items():
-            check(name, data.get(name), right, expected)
+        """Return the record that `to_json` wrote. Raise InputError, which names the file and the field, otherwise."""
         try:
-            config = RunConfig.from_json(data.get("config"))
+            require(isinstance(data, dict), f"expected an object, got {type(data).__name__}")
+            rest = {name: value for name, value in data.items() if name not in ("version", "config")}
+            version = data.get("version")
+            require_field(version == VERSION, "version", str(VERSION), version)
+            record = decode(cls, rest, config=_decode_config(data.get("config")))
+            record._check()
         except InputError as error:
-            raise InputError(f"{origin}: field 'config' does not describe a run: {error}") from None
-        record = cls(config=config, **{name: data[name] for name in FIELDS})
-        record._check_against_config(check)
+            raise InputError(f"{origin}: {error}", field=error.field) from None
         return record
 
-    def _check_against_config(self, check: Checker) -> None:
+    def evaluations(self) -> Iterator[tuple[str, Evaluation]]:
+        """Yield all evaluations with their paths in the record."""
+        both = {"test": self.test, "train": self.train}
+        yield from ((name, each) for name, each in both.items() if each is not None)
+        yield from ((f"sets.{name}", each) for name, each in self.sets.items())
+
+    def _check(self) -> None:
+        """Raise InputError if a value contradicts the config or another value."""
         train = self.config.train
         if self.finished:
-            check("steps", self.steps, lambda steps: steps == train.num_steps, f"the config's {train.num_steps}")
-            check("test", self.test, lambda test: test is not None, "an evaluation, since the run is finished")
-            check("samples", self.samples, lambda got: got == self.steps * train.batch_size, "steps times batch size")
-        for name, evaluation in (("test", self.test), ("train", self.train), *self.sets.items()):
-            if evaluation is not None:
-                check_evaluation(name if name in ("test", "train") else f"sets.{name}", evaluation, self.config, check)
-        check_extra(self.extra, check)
+            require_field(self.steps == train.num_steps, "steps", f"the config's {train.num_steps}", self.steps)
+            samples = self.steps * train.batch_size
+            require_field(self.samples == samples, "samples", f"steps times batch size, {samples}", self.samples)
+            require_field(self.test is not None, "test", "an evaluation, since the run is finished", None)
+        for name, evaluation in self.evaluations():
+            _check_evaluation(name, evaluation, self.config)
+        limit = f"at most {MAX_CURVE_POINTS} points"
+        require_field(len(self.curve) <= MAX_CURVE_POINTS, "curve", limit, len(self.curve))
+        for place, point in enumerate(self.curve):
+            require_field("samples" in point, f"curve.{place}", "a point with samples", point)
+
+
+def _decode_config(data: Any) -> RunConfig:
+    try:
+        return RunConfig.from_json(data)
+    except InputError as error:
+        raise InputError(f"config: {error}", field=".".join(filter(None, ("config", error.field)))) from None
+
+
+def _check_evaluation(path: str, evaluation: Evaluation, config: RunConfig) -> None:
+    """Raise InputError unless an evaluation is one of this run and each of its numbers lies in its interval."""
+    metric = config.task.metric
+    of_run = {"task": config.task.name, "metric": metric, "trained_loops": config.model.num_loops}
+    for name, expected in of_run.items():
+        value = getattr(evaluation, name)
+        require_field(value == expected, f"{path}.{name}", repr(expected), value)
+    has_trained = evaluation.at(evaluation.trained_loops) is not None
+    require_field(has_trained, f"{path}.rows", f"a row at {evaluation.trained_loops} loops", "none")
+    numbers = {f"{path}.baseline": evaluation.baseline} if metric == "perplexity" else {}
+    for place, row in enumerate(evaluation.rows):
+        where = f"{path}.rows.{place}"
+        value = as_number(row.metrics.get(metric))
+        numbers |= {f"{where}.perplexity": row.metrics.get("perplexity", 1.0)}
+        numbers |= {f"{where}.low": row.low} if metric == "perplexity" else {}
+        tiny = 1e-4 * abs(value) + 1e-9
+        inside = row.low - tiny <= value <= row.high + tiny
+        require_field(inside, f"{where}.{metric}", f"a number in its interval {row.low} to {row.high}", value)
+        require_field(metric != "accuracy" or 0 <= value <= 1, f"{where}.{metric}", "a share in 0..1", value)
+        require_field(row.curve != (), f"{where}.curve", "at least one number", [])
+    for name, value in numbers.items():
+        require_field(value > 0, name, "a number above 0, since the report takes its logarithm", value)
 
 
 def _hardware_folder(hardware: str) -> str:
@@ -125,18 +162,18 @@ class Value(NamedTuple):
 
 
 def cell_value(cell: Cell, record: Record) -> Value | None:
-    """The number that a cell shows of a record; None where it was not measured."""
+    """Return the number of a record that a cell shows, or None if it was not measured."""
     place, metric = cell.place_and_metric
     if place.startswith("extra."):
-        found: Any = record.extra.get(place.removeprefix("extra.")) or {}
-        value: Any = found.get(metric)
-        return Value(value, found.get(f"{metric}_low"), found.get(f"{metric}_high")) if is_number(value) else None
+        found = record.extra.get(place.removeprefix("extra."), {})
+        value, low, high = (found.get(f"{metric}{end}") for end in ("", "_low", "_high"))
+        return Value(value, low, high) if isinstance(value, int | float) else None  # type: ignore[arg-type]
     evaluation = cell_evaluation(cell, record)
     return None if evaluation is None else evaluation_value(evaluation, metric, cell.at_loops)
 
 
 def cell_evaluation(cell: Cell, record: Record) -> Evaluation | None:
-    """The evaluation that a cell's number is from; None where there is none, or where it is measured otherwise."""
+    """Return the evaluation that a cell's number is from, or None if there is none."""
     place, _ = cell.place_and_metric
     if place.startswith("sets/"):
         return record.sets.get(place.removeprefix("sets/"))
@@ -144,32 +181,26 @@ def cell_evaluation(cell: Cell, record: Record) -> Evaluation | None:
 
 
 def evaluation_value(evaluation: Evaluation, metric: str, loops: int | None = None) -> Value | None:
-    """A metric after so many loops (default: the trained number), with its interval where it follows from the own
-    metric's."""
-    own, loops = evaluation["metric"], loops or evaluation["trained_loops"]
-    row = next((row for row in evaluation["rows"] if row["loops"] == loops), {})
-    if metric not in row:
+    """Return a metric after so many loops (default: the trained number), with its interval if that can be derived."""
+    score = evaluation.at(loops or evaluation.trained_loops)
+    if score is None or metric not in score.metrics:
         return None
-    return Value(float(row[metric]), *(converted(row[end], own, metric, row) for end in ("low", "high")))
+    low, high = (_converted(end, evaluation.metric, metric, score) for end in (score.low, score.high))
+    return Value(score.metrics[metric], low, high)
 
 
-def converted(number: float, own: str, metric: str, row: Mapping[str, Any]) -> float | None:
-    """A number of an evaluation's own metric as one of another metric; None where the row does not tell it.
+def _converted(number: float, own: str, metric: str, score: LoopScore) -> float | None:
+    """Convert a number from the task's own metric to another one; return None if the score does not tell how.
 
-    A loss is the logarithm of a perplexity, and an error over the dimensions is in the proportion of the row's two.
+    The loss is the logarithm of the perplexity. The error per dimension is proportional to the squared error.
     """
     if metric == own:
         return number
     if (own, metric) == ("perplexity", "loss"):
         return math.log(number)
-    if (own, metric) == ("squared_error", "squared_error_over_dims") and row[own]:
-        return number * row[metric] / row[own]
+    if (own, metric) == ("squared_error", "squared_error_over_dims") and score.metrics[own]:
+        return number * score.metrics[metric] / score.metrics[own]
     return None
-
-
-def at_trained_loops(evaluation: Evaluation) -> dict[str, Any]:
-    """The row of an evaluation at the loop count the model was trained with."""
-    return next(row for row in evaluation["rows"] if row["loops"] == evaluation["trained_loops"])
 
 
 def run_key(config: RunConfig) -> str:
@@ -221,12 +252,8 @@ def save_record(path: Path, record: Record) -> None:
     One that could not be read again, by us or by others (JSON has no NaN), is an `InputError` that names the field.
     """
     data = record.to_json()
-    Record.from_json(json.loads(json.dumps(data)), str(path))
-    try:
-        text = to_text(data)
-    except ValueError as error:
-        raise InputError(f"{path}: expected finite numbers alone ({error})") from None
-    save_text(path, text + "\n")
+    Record.from_json(data, str(path))
+    save_text(path, to_text(data) + "\n")
 
 
 def seedless_key(config: RunConfig) -> str:
@@ -294,13 +321,11 @@ def _adds_to(before: Any, now: Any) -> bool:
 
 
 def shrunk(evaluation: Evaluation) -> Evaluation:
-    """An evaluation as a record keeps it: curves over an example's places only at the trained loops."""
-    trained = evaluation["trained_loops"]
-    rows = [
-        {name: value for name, value in row.items() if name != "curve" or row["loops"] == trained}
-        for row in evaluation["rows"]
-    ]
-    return {**evaluation, "rows": rows}
+    """Return an evaluation as a record keeps it: curves over positions only at the trained loops."""
+    trained = evaluation.trained_loops
+    return replace(
+        evaluation, rows=tuple(row if row.loops == trained else replace(row, curve=None) for row in evaluation.rows)
+    )
 
 
 def training_curve(lines: Iterable[dict[str, Any]], batch_size: int) -> list[dict[str, float]]:
@@ -309,7 +334,7 @@ def training_curve(lines: Iterable[dict[str, Any]], batch_size: int) -> list[dic
     for line in lines:
         point = points.setdefault(line["step"], {"samples": line["step"] * batch_size})
         known = ("loss", "accuracy", "squared_error", "validation")
-        point.update({name: line[name] for name in known if is_number(line.get(name))})
+        point.update({name: line[name] for name in known if math.isfinite(as_number(line.get(name)))})
     ordered = [points[step] for step in sorted(points) if len(points[step]) > 1]
     if len(ordered) <= MAX_CURVE_POINTS:
         return ordered

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from looped.models import LoopModel, build_model
 from looped.models.engines import set_engine
 from looped.models.model import load_weights
 from looped.tasks import Batch, Split, Task
-from looped.training.evaluation import EVALUATION_SEED, evaluate
+from looped.training.evaluation import EVALUATION_SEED, Evaluation, evaluate
 from looped.training.run_folder import RunFolder
 from looped.training.schedules import trained_size
 from looped.utils.errors import require
@@ -69,7 +68,7 @@ class Run:
 
     def evaluate(
         self, loops: Sequence[int] | None = None, size: int | None = None, split: Split = "test"
-    ) -> dict[str, Any]:
+    ) -> Evaluation:
         """Return metrics at each loop count (default: the trained number) on held-out examples, with intervals."""
         return evaluate(self.model, self.task, split, size, loops, example_size=trained_size(self.config))
 

@@ -29,8 +29,9 @@ from looped.models.pretrained import (
     resolve_name,
     shipped_path,
 )
+from looped.serde import decode
 from looped.tasks import Batch
-from looped.training.evaluation import EVALUATION_SEED
+from looped.training.evaluation import EVALUATION_SEED, Evaluation
 from looped.training.run_folder import RunFolder
 from looped.training.schedules import trained_size
 from looped.utils.errors import InputError, require
@@ -143,7 +144,7 @@ def _packed(
     load_weights(run.model, weights, run.name)
 
     size = before.size if size is None and before is not None else size
-    test = ShippedScore.from_evaluation(run.evaluate(size=size))
+    test = _shipped_score(run.evaluate(size=size))
     require(math.isfinite(test.value), f"expected a finite {task.metric}, got {test.value}")
     if before is not None:
         change = f"{task.metric} {before.value:.4f} to {test.value:.4f}"
@@ -252,12 +253,20 @@ def _measure_fresh(run: Run, recorded: ShippedScore, until: float, clock: Callab
     return ShippedScore(task.metric, float(scored.mean()), *mean_interval(scored), len(scored), recorded.loops)
 
 
+def _shipped_score(evaluation: Evaluation) -> ShippedScore:
+    """Return the score of an evaluation at the trained number of loops."""
+    score, metric = evaluation.trained, evaluation.metric
+    return ShippedScore(metric, score.metrics[metric], score.low, score.high, evaluation.size, score.loops)
+
+
 def _read_record(path: Path) -> tuple[dict[str, Any], ShippedScore | None]:
-    """A run's record and its test, where there are such."""
+    """Return the record of a run and the score of its test; nothing if there is no record or no test."""
     if not path.exists():
         return {}, None
     record = read_json(path)
     try:
-        return record, ShippedScore.from_evaluation(record["test"]) if record.get("test") else None
-    except (KeyError, TypeError, AttributeError, StopIteration, InputError) as error:
-        raise InputError(f"{path} is no record of a run: {type(error).__name__}: {error}") from None
+        require(isinstance(record, dict), "expected an object")
+        test = record.get("test")
+        return record, None if test is None else _shipped_score(decode(Evaluation, test, "test"))
+    except (KeyError, InputError) as error:
+        raise InputError(f"{path} is not the record of a run: {error}") from None

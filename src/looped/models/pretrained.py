@@ -48,13 +48,6 @@ class ShippedScore:
         """Return the number of right examples, or None if the metric is not an accuracy."""
         return round(self.value * self.size) if self.metric == "accuracy" else None
 
-    @classmethod
-    def from_evaluation(cls, report: dict[str, Any]) -> "ShippedScore":
-        """Return the score of an evaluation at the trained number of loops."""
-        row = next(row for row in report["rows"] if row["loops"] == report["trained_loops"])
-        metric = report["metric"]
-        return cls(metric, row[metric], row["low"], row["high"], report["size"], row["loops"])
-
 
 @dataclass(frozen=True)
 class ModelCard:

@@ -1,7 +1,7 @@
 """Training: from a `RunConfig` to a run folder with checkpoints, log and result."""
 
 from looped.models.engines import set_engine
-from looped.training.evaluation import evaluate
+from looped.training.evaluation import Evaluation, LoopScore, evaluate
 from looped.training.trainer import Interrupted, Trainer, train
 
-__all__ = ["Interrupted", "Trainer", "evaluate", "set_engine", "train"]
+__all__ = ["Evaluation", "Interrupted", "LoopScore", "Trainer", "evaluate", "set_engine", "train"]

@@ -1,7 +1,8 @@
 """Evaluate a model on held-out examples at chosen loop counts, with intervals and the best constant answer."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ from torch import Tensor
 
 from looped.config import RunConfig
 from looped.models import LoopModel
+from looped.serde import Positive, decode, decode_value, encode
 from looped.tasks import Batch, Split, Task
 from looped.tasks.base import MAX_EXAMPLES
 from looped.training.batches import trained_on
 from looped.training.loss import position_losses
 from looped.utils.errors import require, require_counts
 from looped.utils.stats import bootstrap, mean_interval
+from looped.utils.text import plural
 from looped.utils.types import Progress
 
 # All runs are measured on the same held-out examples, whatever their training seed.
@@ -28,6 +31,90 @@ class Stopped(Exception):
     """An evaluation was stopped before it was complete."""
 
 
+@dataclass(frozen=True)
+class LoopScore:
+    """The metrics of a model after one number of loops."""
+
+    loops: Positive
+    metrics: dict[str, float]
+    """means over all examples, by name; they are NaN if any output is not finite"""
+    low: float
+    """lower end of the 95 % interval of the task's metric"""
+    high: float
+    """upper end of the same interval"""
+    curve: tuple[float, ...] | None = None
+    """mean error at each position of an example, if the task defines it"""
+
+    @property
+    def is_finite(self) -> bool:
+        """Return whether every number is finite."""
+        return all(map(math.isfinite, (*self.metrics.values(), self.low, self.high, *(self.curve or ()))))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values, with the metrics beside the other fields."""
+        curve = {} if self.curve is None else {"curve": list(self.curve)}
+        return {"loops": self.loops, **self.metrics, **curve, "low": self.low, "high": self.high}
+
+    @classmethod
+    def from_json(cls, data: Any, where: str = "") -> "LoopScore":
+        """Return the score that `to_json` wrote. Raise InputError for a wrong value."""
+        if not isinstance(data, Mapping):
+            return decode(cls, data, where)
+        own = {name: value for name, value in data.items() if name in ("loops", "low", "high", "curve")}
+        rest = {name: value for name, value in data.items() if name not in own}
+        return decode(cls, own, where, metrics=decode_value(dict[str, float], rest, where))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of a model on examples of one split, at one or more loop counts."""
+
+    task: str
+    split: Split
+    size: Positive
+    """number of examples"""
+    metric: str
+    """name of the task's metric, to which the intervals belong"""
+    baseline: float
+    """metric of the best constant answer"""
+    trained_loops: int
+    rows: tuple[LoopScore, ...]
+    """one score per loop count, in ascending order"""
+
+    def at(self, loops: int) -> LoopScore | None:
+        """Return the score after so many loops, or None if it was not measured."""
+        return next((row for row in self.rows if row.loops == loops), None)
+
+    @property
+    def trained(self) -> LoopScore:
+        """Return the score at the number of loops that the model was trained with."""
+        score = self.at(self.trained_loops)
+        if score is None:
+            raise KeyError(f"{self.trained_loops} loops, the trained number, were not evaluated")
+        return score
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return encode(self)
+
+    def table(self, test_set: str = "") -> str:
+        """Return the scores as a small table. `test_set` names the examples if they are not the task's own."""
+        title = ", ".join(filter(None, (self.task, test_set)))
+        width = max(10, len(self.metric))
+        lines = [
+            f"{title}: {self.size} {self.split} examples, trained with {plural(self.trained_loops, 'loop')}",
+            f"{'loops':>6}  {self.metric:>{width}}  95 % interval",
+        ]
+        for row in self.rows:
+            value = row.metrics[self.metric]
+            number = f"{value:>{width}.4f}  {row.low:.4f} to {row.high:.4f}"
+            lines.append(f"{row.loops:>6}  {number if row.is_finite else f'the outputs overflow: no {self.metric}'}")
+        return "\n".join([*lines, f"best constant answer: {self.baseline:.4f}"])
+
+    def __str__(self) -> str:
+        return self.table()
+
+
 def evaluate(
     model: LoopModel,
     task: Task,
@@ -38,8 +125,8 @@ def evaluate(
     example_size: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Return metrics of `size` examples of a split (default: the task's own number) at each loop count, as JSON values.
+) -> Evaluation:
+    """Return metrics of `size` examples of a split (default: the task's own number) at each loop count.
 
     Examples have the task's size or a smaller `example_size`. `Stopped` is raised before a batch if `stopped()` is
     true. `progress` is called after each batch.
@@ -56,7 +143,7 @@ def evaluate_trained(
     loops: Sequence[int] | None = None,
     *,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> Evaluation:
     """Evaluate on examples that the model saw in its first `num_steps` steps (fewer than `size` if it saw fewer)."""
     indices, example_size = trained_on(num_steps, config, num_held_out(config.task, "train", size))
     return _evaluate(model, config.task, "train", loops, config.seed, indices, example_size, progress=progress)
@@ -72,7 +159,7 @@ def _evaluate(
     example_size: int | None,
     stopped: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> Evaluation:
     loops = sorted(set(loops or [model.config.num_loops]))
     for loop in loops:
         require_counts(loops=loop)
@@ -91,19 +178,11 @@ def _evaluate(
             progress(min(start + step, len(indices)), len(indices))
     whole = Batch(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
     counts = whole.mask.sum(axis=1)
-    rows = []
-    for loop in loops:
-        values = {name: np.concatenate(arrays) for name, arrays in found[loop].items()}
-        rows.append({"loops": loop, **_summary(values, counts, task.metric)})
-    return {
-        "task": task.name,
-        "split": split,
-        "size": len(indices),
-        "metric": task.metric,
-        "baseline": task.baseline(whole),
-        "trained_loops": model.config.num_loops,
-        "rows": rows,
-    }
+    scores = tuple(
+        _loop_score(loop, {name: np.concatenate(arrays) for name, arrays in found[loop].items()}, counts, task.metric)
+        for loop in loops
+    )
+    return Evaluation(task.name, split, len(indices), task.metric, task.baseline(whole), model.config.num_loops, scores)
 
 
 def num_held_out(task: Task, split: Split, size: int | None = None, example_size: int | None = None) -> int:
@@ -149,7 +228,7 @@ def _measure(scores: Tensor, task: Task, batch: Batch) -> dict[str, np.ndarray]:
     return {**metrics, "loss": losses.masked_fill(~mask, 0).sum(dim=1).double().cpu().numpy()}
 
 
-def _summary(values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> dict[str, Any]:
+def _loop_score(loops: int, values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> LoopScore:
     """Return means over examples, the loss per counted position, and the interval of the task's metric.
 
     All are NaN if any output is non-finite, because classes read from such scores would be right by chance only.
@@ -157,12 +236,10 @@ def _summary(values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> 
     finite = all(np.isfinite(each).all() for each in values.values())
     values = values if finite else {name: np.full(each.shape, np.nan) for name, each in values.items()}
     losses, curve = values.pop("loss", None), values.pop("curve", None)
-    row: dict[str, Any] = {name: float(each.mean()) for name, each in values.items()}
-    if curve is not None:
-        row["curve"] = curve.mean(axis=0).tolist()
+    metrics = {name: float(each.mean()) for name, each in values.items()}
     if losses is not None:
-        row["loss"] = float(losses.sum() / counts.sum())
-        row["perplexity"] = _perplexity(row["loss"])
+        metrics["loss"] = float(losses.sum() / counts.sum())
+        metrics["perplexity"] = _perplexity(metrics["loss"])
     if not finite:
         low = high = math.nan
     elif metric == "perplexity":
@@ -170,7 +247,7 @@ def _summary(values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> 
         low, high = bootstrap(lambda rows: _perplexity(losses[rows].sum() / counts[rows].sum()), len(counts))
     else:
         low, high = mean_interval(values[metric])
-    return {**row, "low": low, "high": high}
+    return LoopScore(loops, metrics, low, high, None if curve is None else tuple(curve.mean(axis=0).tolist()))
 
 
 def _perplexity(loss: float) -> float:

@@ -25,7 +25,7 @@ from looped.tasks import Split
 from looped.training.batches import batch_at, batches
 from looped.training.checkpoint import Checkpoint, save_checkpoint
 from looped.training.distributed import ALONE, Group, joined
-from looped.training.evaluation import EVALUATION_SEED, Stopped, evaluate, num_held_out
+from looped.training.evaluation import EVALUATION_SEED, Evaluation, Stopped, evaluate, num_held_out
 from looped.training.flops import training_flops
 from looped.training.logger import Log, NoLog, require_tracker
 from looped.training.loss import TensorBatch, to_device
@@ -229,7 +229,7 @@ class Trainer:
 
     def evaluate(
         self, split: Split, size: int | None = None, stopped: Callable[[], bool] = lambda: False
-    ) -> dict[str, Any]:
+    ) -> Evaluation:
         """Evaluate the weights that count: the moving average, if one is kept."""
         task, example_size = self.config.task, trained_size(self.config)
         with self.evaluated_weights():
@@ -329,10 +329,10 @@ class Trainer:
 
     def _validate_here(self, stopped: Callable[[], bool]) -> float | None:
         try:
-            row = self.evaluate("validation", self.config.train.runtime.eval_size, stopped=stopped)["rows"][-1]
+            evaluation = self.evaluate("validation", self.config.train.runtime.eval_size, stopped=stopped)
         except Stopped:
             return None
-        validation = row[self.config.task.metric]
+        validation = evaluation.trained.metrics[evaluation.metric]
         _require_finite(self.step, validation=validation)
         return validation
 

@@ -30,6 +30,12 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+def require_field(condition: bool, field: str, expected: str, got: object) -> None:
+    """Raise an InputError that names a field, unless the condition holds."""
+    if not condition:
+        raise InputError(f"{field}: expected {expected}, got {got!r}", field=field)
+
+
 def require_counts(**given: Any) -> None:
     """Raise InputError unless every value is an integer (Python or NumPy, not 4.0) and at least 1."""
     for name, value in given.items():

@@ -152,7 +152,7 @@ def test_cell_results_of_several_seeds_are_a_mean_within_all_intervals():
     table = experiment("table1", "laptop").select(["ED40:looped r=8"])
     records = fake_records([table], num_seeds=3)
     (found,) = cell_results(table, records)
-    rows = [next(row for row in one.test["rows"] if row["loops"] == 8) for one in records.values()]
+    rows = [one.test.at(8) for one in records.values()]
     assert [record.config.seed for record in found.records] == [0, 1, 2]
-    assert found.value == pytest.approx(sum(row["accuracy"] for row in rows) / 3)
-    assert (found.low, found.high) == (min(row["low"] for row in rows), max(row["high"] for row in rows))
+    assert found.value == pytest.approx(sum(row.metrics["accuracy"] for row in rows) / 3)
+    assert (found.low, found.high) == (min(row.low for row in rows), max(row.high for row in rows))

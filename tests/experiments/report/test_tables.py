@@ -29,11 +29,8 @@ def texts(table: Table) -> list[list[str]]:
 
 def accuracy_of(record: Record, value: float, low: float, high: float) -> Record:
     """Return the record with this accuracy at the trained loops."""
-    rows = [
-        {**row, "accuracy": value, "low": low, "high": high} if row["loops"] == record.test["trained_loops"] else row
-        for row in record.test["rows"]
-    ]
-    return replace(record, test={**record.test, "rows": rows})
+    trained = replace(record.test.trained, metrics={"accuracy": value}, low=low, high=high)
+    return replace(record, test=replace(record.test, rows=(trained,)))
 
 
 def test_rows_table_gives_every_recipe_a_column_of_its_own():

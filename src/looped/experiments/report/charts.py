@@ -5,7 +5,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 from looped.experiments.metrics import metric_named, metric_of
-from looped.experiments.records import at_trained_loops
 from looped.experiments.report.compare import CellResult, distinct_records
 from looped.experiments.report.tables import row_name
 from looped.experiments.spec import Cell
@@ -136,8 +135,8 @@ def train_against_test(results: Sequence[CellResult]) -> list[Lines]:
     metric = metric_named(results[0].cell.config.task.metric)
     for record in distinct_records(results):
         if record.train is not None and record.test is not None:
-            name = record.test["metric"]
-            pair = at_trained_loops(record.train)[name], at_trained_loops(record.test)[name]
+            name = record.test.metric
+            pair = record.train.trained.metrics[name], record.test.trained.metrics[name]
             pairs.setdefault(record.config.model.block, []).append(pair)
     points = [pair for inside in pairs.values() for pair in inside]
     if not points:
@@ -164,8 +163,8 @@ def loop_by_loop(results: Sequence[CellResult]) -> list[Lines]:
             record, label = one.records[0], _label(one, members)
             further = {f"{label}, {name}": record.sets[name] for name in EXTRAPOLATIONS if name in record.sets}
             for index, (name, test) in enumerate({label: record.test, **further}.items()):
-                if test is not None and len(test["rows"]) > 1:
-                    loops, values = zip(*((row["loops"], row[test["metric"]]) for row in test["rows"]), strict=True)
+                if test is not None and len(test.rows) > 1:
+                    loops, values = zip(*((row.loops, row.metrics[test.metric]) for row in test.rows), strict=True)
                     colour = COLOURS[one.block] if index == 0 else PALETTE[2 + index]
                     series.append(Series(name, colour, loops, values, style="dashed" if index else "line"))
         if series:
@@ -210,10 +209,10 @@ def further_test_sets(results: Sequence[CellResult]) -> list[Dots]:
         series = []
         for one in members:
             sets = one.records[0].sets
-            rows = [(names.index(name), at_trained_loops(sets[name])) for name in names if name in sets]
+            rows = [(names.index(name), sets[name].trained) for name in names if name in sets]
             if rows:
                 places, values, low, high = zip(
-                    *((place, row[one.cell.config.task.metric], row["low"], row["high"]) for place, row in rows),
+                    *((place, row.metrics[one.cell.config.task.metric], row.low, row.high) for place, row in rows),
                     strict=True,
                 )
                 series.append(Series(_label(one, members), COLOURS[one.block], values, places, low, high, style="dots"))

@@ -6,7 +6,7 @@ from typing import Any
 
 from looped.config import RunConfig, differences
 from looped.experiments.metrics import metric_named, metric_of, short_power
-from looped.experiments.records import Record, at_trained_loops, cell_evaluation, seedless_key
+from looped.experiments.records import Record, cell_evaluation, seedless_key
 from looped.experiments.report.compare import CellResult, Comparison, comparisons
 from looped.experiments.spec import Cell, Experiment
 from looped.training.schedules import trained_size
@@ -142,7 +142,7 @@ def runs_table(results: Sequence[CellResult]) -> Table:
                 paper_text(one.cell),
                 "" if one.difference is None else one.metric.show_difference(one.difference),
                 one.verdict or "",
-                f"{evaluation['size']:,}" if evaluation else "",
+                f"{evaluation.size:,}" if evaluation else "",
                 f"{record.parameters:,}",
                 f"{record.samples:,}",
                 short_power(record.flops),
@@ -224,9 +224,9 @@ def _outcome(record: Record) -> str:
     """Return the test result of a run; without a test, the last validation or loss."""
     metric = metric_named(record.config.task.metric)
     if record.test is not None:
-        row = at_trained_loops(record.test)
-        value = metric.show(row[record.config.task.metric])
-        return f"{metric.label} {value} ({metric.show_interval(row['low'], row['high'])})"
+        score = record.test.trained
+        value = metric.show(score.metrics[record.test.metric])
+        return f"{metric.label} {value} ({metric.show_interval(score.low, score.high)})"
     for name, label in (("validation", f"validation {metric.label}"), ("loss", "training loss")):
         points = [point for point in record.curve if name in point]
         if points:
