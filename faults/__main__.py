@@ -1,6 +1,7 @@
 """`python -m faults`: break the program under test and print the table of what it did not survive."""
 
 import argparse
+import re
 import sys
 import threading
 import time
@@ -52,6 +53,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="time for all; the table says how many tries were left out")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample and of the order")
     parser.add_argument("--jobs", type=int, default=1, help="families at a time")
+    parser.add_argument("--part", default="1/1", help="K/N: every Nth try, from the Kth on, to share the work out")
     parser.add_argument("--only", help="one try, as a table names it")
     parser.add_argument("--journal", type=Path, help="folder that keeps every result; a later call goes on from there")
     parser.add_argument("--retry", action="store_true", help="try again what failed according to the journal")
@@ -59,6 +61,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="file that also gets the table")
     options = parser.parse_args()
     chosen = options.families or list(FAMILIES)
+    if not re.fullmatch(r"[1-9]\d*/[1-9]\d*", options.part):
+        parser.error(f"--part: expected K/N, got {options.part!r}")
     for name in chosen:
         if name not in FAMILIES:
             parser.error(f"unknown family {name!r}: expected one of {', '.join(FAMILIES)}")
@@ -109,6 +113,7 @@ class _Harness:
         journal = Journal(options.journal and options.journal / f"{name}.jsonl", self.commit)
         tries = FAMILIES[name].tries(target, full=options.full, seed=options.seed)
         limits = {"seed": options.seed, "deadline": deadline, "only": options.only, "retry": options.retry}
+        limits["part"] = tuple(map(int, options.part.split("/")))
         for row in carry_out(name, tries, journal, told=lambda rows: self._keep(name, rows), **limits):
             counts = f"{row.tries} tries, {row.left_out} left out, {len(row.failures)} failures"
             print(f"[{time.monotonic() - started:5.0f} s] {row.name}: {counts}", file=sys.stderr)

@@ -101,7 +101,7 @@ class Replayed(Generic[Tensors]):
                         raise problem
                     self.usable = False
                     self.drop_graphs()
-                    reason = "the capture failed on another rank" if problem is None else problem
+                    reason = str(problem or "the capture failed on another rank").partition("\n")[0]
                     print(f"looped: no CUDA graph, kernels are launched one by one ({reason})", file=sys.stderr)
                     return self.function(tensors, *arguments)
             captured = self.captured[key]
