@@ -9,9 +9,10 @@ from fractions import Fraction
 import pytest
 import torch
 
+from looped.cli.main import main
 from looped.config import ModelConfig, RunConfig
 from looped.experiments.measure import loops_to_read, wanted_names
-from looped.experiments.records import cell_value, load_records, run_key
+from looped.experiments.records import cell_value, load_records, run_key, save_record
 from looped.experiments.scales import GPU_TRAINING_SECONDS, base_config, estimated_seconds
 from looped.experiments.spec import SCALES
 from looped.experiments.studies import CONDITIONINGS
@@ -20,6 +21,7 @@ from looped.experiments.worker import finish_run
 from looped.models import build_model
 from looped.training.flops import estimated_flops
 from looped.utils.errors import InputError
+from tests.experiments.fake_records import fake_records
 from tests.paths import ROOT
 
 # The paper's tables once more, row by row as they are printed.
@@ -324,6 +326,20 @@ def test_a_run_of_two_experiments_is_trained_once_and_measured_for_both(smoke_ru
     for name in ("clamp", "rescale"):
         for one, other in zip(record.test.rows, record.sets[name].rows, strict=True):
             assert (one.metrics["loss"] == other.metrics["loss"]) == (one.loops <= trained)
+
+
+def test_paper_status_counts_a_cell_of_table_1_once_for_all_recipes(tmp_path, capsys):
+    fast, dense = experiment("table1", "gpu"), experiment("table1-dense", "gpu")
+    chosen = [fast.select(["ED40:looped r=50"]), dense.select(["ED40:looped r=50", "LCS60:modulated r=50"])]
+    for record in fake_records(chosen).values():
+        save_record(tmp_path / record.path, record)
+    words = ["paper", "status", "--scale", "gpu", "--results", str(tmp_path), "--root", str(tmp_path / "runs")]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tables"] == {"table1": {"filled": 2, "cells": 54}}
+    assert main([*words, "table1-dense"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "Table 1: 2 of 54 cells filled by some recipe"
+    assert main([*words, "table2"]) == 0
+    assert "recipe" not in capsys.readouterr().out
 
 
 def test_training_examples_are_those_that_were_trained_on(smoke_runs, monkeypatch):

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,11 +179,14 @@ def _status(command: StatusCommand) -> None:
         print(f"looped: no record of a run {where}", file=sys.stderr)
 
 
-def _show_status(command: StatusCommand, experiments: "Iterable[Experiment]", known: "dict[str, Record]") -> None:
+def _show_status(command: StatusCommand, experiments: "Sequence[Experiment]", known: "dict[str, Record]") -> None:
+    from looped.experiments.report.compare import filled_cells
     from looped.experiments.runner import status
+    from looped.experiments.spec import check_scale
+    from looped.experiments.tables import SAME_TABLE, all_recipes
 
     found: list[dict[str, Any]] = []
-    lines = []
+    lines: list[str] = []
     for experiment in experiments:
         cells = status(experiment, command.root, known, command.seeds)
         found.append({"id": experiment.id, "scale": experiment.scale, "cells": cells})
@@ -192,7 +195,14 @@ def _show_status(command: StatusCommand, experiments: "Iterable[Experiment]", kn
         for cell in cells:
             seed = f", seed {cell['seed']}" if command.seeds > 1 else ""
             lines.append(f"  {cell['row']}, {cell['column']}{seed}: {cell['state']}")
-    show({"experiments": found}, "\n".join(lines), as_json=command.json)
+    tables = {}
+    for name in dict.fromkeys(SAME_TABLE.get(experiment.id, experiment.id) for experiment in experiments):
+        if name in SAME_TABLE.values() and not command.cells:
+            group = all_recipes(name, check_scale(command.scale))
+            tables[name] = {"filled": len(filled_cells(group, known)), "cells": len(group[0].cells)}
+            title, _, _ = group[0].title.partition(":")
+            lines.append("{}: {filled} of {cells} cells filled by some recipe".format(title, **tables[name]))
+    show({"experiments": found, "tables": tables}, "\n".join(lines), as_json=command.json)
 
 
 def _collect(command: CollectCommand) -> None:

@@ -23,7 +23,7 @@ from looped.experiments.scales import (
     layers_of,
     loops_of,
 )
-from looped.experiments.spec import Cell, Experiment, Scale, check_scale, require_unique
+from looped.experiments.spec import FULL_SIZE, Cell, Experiment, Scale, check_scale, require_unique
 from looped.recipes import recipes_for
 from looped.utils.errors import require_one_of
 
@@ -224,3 +224,9 @@ def experiment(name: str, scale: str = "laptop") -> Experiment:
     """Return an experiment by its id; raise InputError if the id or the scale is unknown."""
     require_one_of("experiment", name, EXPERIMENTS)
     return require_unique(EXPERIMENTS[name](check_scale(scale)))
+
+
+def all_recipes(name: str, scale: Scale) -> list[Experiment]:
+    """Return every experiment that fills a table, one per recipe; at full size these are at two scales."""
+    names = [name, *(other for other, table in SAME_TABLE.items() if table == name)]
+    return [experiment(each, size) for each in names for size in (FULL_SIZE if scale in FULL_SIZE else (scale,))]

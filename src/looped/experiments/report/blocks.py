@@ -17,8 +17,8 @@ from looped.experiments.records import Record
 from looped.experiments.report.charts import main_charts
 from looped.experiments.report.compare import CellResult, distinct_results
 from looped.experiments.report.tables import SIGNS, Entry, Table, cost_text, matrix, rows_table
-from looped.experiments.spec import FULL_SIZE, Cell, Experiment
-from looped.experiments.tables import SAME_TABLE, experiment
+from looped.experiments.spec import FULL_SIZE, Cell, Experiment, check_scale
+from looped.experiments.tables import all_recipes, experiment
 from looped.utils.errors import require
 from looped.utils.files import read_text, save_text
 from looped.viz.plots import draw
@@ -48,8 +48,8 @@ def update_blocks(path: Path, records: Mapping[str, Record]) -> None:
 
 def _results(name: str, scale: str, records: Mapping[str, Record]) -> tuple[Experiment, list[Cell], list[CellResult]]:
     """Return an experiment with its cells and results; full size combines the scales and so the recipes."""
-    names = [name, *(other for other, table in SAME_TABLE.items() if table == name and scale in FULL_SIZE)]
-    group = [experiment(each, size) for each in names for size in (FULL_SIZE if scale in FULL_SIZE else (scale,))]
+    size = check_scale(scale)
+    group = all_recipes(name, size) if size in FULL_SIZE else [experiment(name, size)]
     results = [one for found in distinct_results(group, records).values() for one in found]
     require(bool(results), f"{name} {scale}: expected a finished run, got none")
     return group[0], [cell for each in group for cell in each.cells], results

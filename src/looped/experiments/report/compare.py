@@ -118,6 +118,11 @@ def distinct_results(group: Sequence[Experiment], records: Mapping[str, Record])
     return found
 
 
+def filled_cells(group: Sequence[Experiment], records: Mapping[str, Record]) -> set[str]:
+    """Return the names of the cells that have a number in at least one of the experiments."""
+    return {one.cell.name for each in group for one in cell_results(each, records)}
+
+
 def runs_by_config(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Group records that differ only in their seed, in the order of their seeds."""
     groups: dict[str, list[Record]] = {}
