@@ -145,6 +145,9 @@ backward pass multiplies again what the activation was applied to."""
 BUSY_FOR_ANSWERS, BUSY_FOR_TRAINING = 0.45, 0.6
 """share of the GPU from which on one launch for all loops is faster than one per operation (`gluon_loops.share_busy`;
 on an H200, from 60 and 80 sequences of 128 tokens on)"""
+BUSY_FOR_FEED_FORWARD = float("inf")
+"""share of the GPU's multiprocessors from which on the feed-forward layer's backward pass is one launch
+(`gluon_feed_forward.share_busy`)"""
 FEWEST_TOKENS = 2**12
 """from which on the backward pass of the activation is one launch (`gluon_activation.py`)"""
 HALVED_TOKENS = 2**16
@@ -172,7 +175,7 @@ class _Pass:
             for place, weights in enumerate(self.weights)
         ]
         self.interleaved: dict[int, Any] = {}
-        """of each layer: its matrices as `slopes_in_one_launch` reads them"""
+        """matrices of each layer in the order of `interleaved_tables`"""
         self.heads: dict[str, Any] = {"num_heads": plan.num_heads, "seq_len": x.shape[1], "causal": plan.causal}
 
     def in_order(self, weights: LayerWeights) -> LayerWeights:
@@ -296,15 +299,14 @@ class _Pass:
             weights, norms, (qkv, attended, z, rotated) = self.folded[layer].of_loop(t), trace.norms[layer], made[layer]
             places = self.operands(gradients, t, layer)
             between = norms.of(FEED_FORWARD, t)
-            if not self.slopes_in_one_launch(t, layer, between.value, places):
-                if z is None:
-                    z = product(between.value, weights.w_in, weights.b_in, transposed=True)
-                product(places.grad_feed, weights.w_back, transposed=False, out=places.slope)
-                activation_backward(z, places.slope, places.active, places.slope_sums, self.plan.activation)
-            norm_backward(
-                between, product(places.slope, weights.w_in, transposed=False), Rounded(places.grad_feed, rest),
-                out=Rounded(places.grad_attention, rest),
-            )  # fmt: skip
+            grad, out = Rounded(places.grad_feed, rest), Rounded(places.grad_attention, rest)
+            if not self.feed_forward_in_one_launch(t, layer, between, grad, out, places):
+                if not self.slopes_in_one_launch(t, layer, between.value, places):
+                    if z is None:
+                        z = product(between.value, weights.w_in, weights.b_in, transposed=True)
+                    product(places.grad_feed, weights.w_back, transposed=False, out=places.slope)
+                    activation_backward(z, places.slope, places.active, places.slope_sums, self.plan.activation)
+                norm_backward(between, product(places.slope, weights.w_in, transposed=False), grad, out=out)
             attend_backward(
                 qkv, attended, product(places.grad_attention, weights.w_out, transposed=False), self.plan.rotation,
                 rotated=rotated, angles=self.angles, out=places.grad_qkv, mixed=places.mixed, **self.heads,
@@ -320,23 +322,58 @@ class _Pass:
             )  # fmt: skip
             gradients.done(t, layer, norms.both, trace.loops.start)
 
-    def num_slope_sums(self, tokens: int) -> int:
-        """Rows of sums that the kernel of `slopes_in_one_launch` writes; 0 where it does not run."""
+    def feed_forward_kernel(self, tokens: int) -> Any:
+        """Return the module that computes a feed-forward layer's backward pass in one launch, or None if it is slower
+        or does not support the layer."""
+        gluon, weights = gluon_kernels("feed_forward"), self.folded[0].tables
+        if gluon is None or gluon.share_busy(tokens, weights.w_in.device) < BUSY_FOR_FEED_FORWARD:
+            return None
+        return gluon if gluon.covers(weights, tokens) else None
+
+    def activation_kernel(self, tokens: int) -> Any:
+        """Return the module that computes the activation's backward pass with both its matmuls, or None."""
         gluon, weights = gluon_kernels("activation"), self.folded[0].tables
         if gluon is None or tokens < FEWEST_TOKENS or not gluon.covers(weights, tokens, weights.w_in.device):
-            return 0
-        return gluon.num_sums(tokens, weights.w_in.shape[1], weights.w_in.device)
+            return None
+        return gluon
+
+    def num_slope_sums(self, tokens: int) -> int:
+        """Return the largest number of rows of sums that either kernel writes; 0 if neither runs."""
+        whole, activation = self.feed_forward_kernel(tokens), self.activation_kernel(tokens)
+        ff_dim, device = self.folded[0].tables.w_in.shape[1], self.folded[0].tables.w_in.device
+        return max(
+            0 if whole is None else whole.num_sums(tokens, device),
+            0 if activation is None else activation.num_sums(tokens, ff_dim, device),
+        )
+
+    def interleaved_tables(self, layer: int) -> Any:
+        """Return a layer's matrices in the order in which both kernels read them."""
+        if layer not in self.interleaved:
+            activation: Any = gluon_kernels("activation")
+            self.interleaved[layer] = activation.interleaved(self.folded[layer].tables)
+        return self.interleaved[layer]
+
+    def feed_forward_in_one_launch(
+        self, t: int, layer: int, normed: Normed, grad: Rounded, out: Rounded, places: Operands
+    ) -> bool:
+        """Fill the layer's `places` and write the gradient of its input to `out`; return False if no kernel runs."""
+        gluon = self.feed_forward_kernel(len(normed.value))
+        if gluon is None:
+            return False
+        launch = partial(
+            gluon.feed_forward_backward, normed, grad, self.interleaved_tables(layer), places.active, places.slope,
+            places.slope_sums, out, loop=t, activation=self.plan.activation,
+        )  # fmt: skip
+        return gluon.attempt("the feed-forward layer's backward pass", launch)
 
     def slopes_in_one_launch(self, t: int, layer: int, normed: Tensor, places: Operands) -> bool:
-        """Fill the activation's `places` by the kernel for that; return False where it does not run."""
-        gluon = gluon_kernels("activation")
-        if gluon is None or self.num_slope_sums(len(normed)) == 0:
+        """Fill the activation's `places`; return False if no kernel runs."""
+        gluon = self.activation_kernel(len(normed))
+        if gluon is None:
             return False
-        if layer not in self.interleaved:
-            self.interleaved[layer] = gluon.interleaved(self.folded[layer].tables)
         launch = partial(
-            gluon.activation_products, normed, places.grad_feed, self.interleaved[layer], places.active, places.slope,
-            places.slope_sums, loop=t, activation=self.plan.activation,
+            gluon.activation_products, normed, places.grad_feed, self.interleaved_tables(layer), places.active,
+            places.slope, places.slope_sums, loop=t, activation=self.plan.activation,
         )  # fmt: skip
         return gluon.attempt("the activation's backward pass", launch)
 
