@@ -248,8 +248,8 @@ def _fold(
     sums = products.new_empty(loops, grid[0] if by_column else grid[1], columns if by_column else rows)
     _fold_kernel[grid](
         products, weight, total, total if factors is None else factors, sums, rows, columns,
-        0 if factors is None else factors.stride(0), loops, pieces,
-        ROWS=FOLD[0], COLUMNS=FOLD[1], BY_COLUMN=by_column, HAS_FACTORS=factors is not None, num_warps=4,
+        0 if factors is None else factors.stride(0), loops,
+        PIECES=pieces, ROWS=FOLD[0], COLUMNS=FOLD[1], BY_COLUMN=by_column, HAS_FACTORS=factors is not None, num_warps=4,
     )  # fmt: skip
     if grad is not None:
         grad.copy_(sums.sum(dim=1))
@@ -293,7 +293,7 @@ def _sum_loops_kernel(
 @triton.jit
 def _fold_kernel(
     products_ptr, weight_ptr, total_ptr, factors_ptr, sums_ptr, num_rows, num_columns, factor_stride, num_loops,
-    num_pieces, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BY_COLUMN: tl.constexpr, HAS_FACTORS: tl.constexpr,
+    PIECES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BY_COLUMN: tl.constexpr, HAS_FACTORS: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -305,7 +305,7 @@ def _fold_kernel(
         weight = tl.load(weight_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
     for loop in range(num_loops):
         product = tl.zeros((ROWS, COLUMNS), tl.float32)
-        for _ in range(num_pieces):
+        for _ in tl.static_range(PIECES):  # unrolled, so that all loads are under way at once
             product += tl.load(product_ptrs, mask=mask, other=0.0)
             product_ptrs += num_rows * num_columns
         if HAS_FACTORS:
