@@ -26,7 +26,31 @@ def test_product_matches_float64(transposed, biased):
     assert library.product(left, given, bias, transposed=transposed, out=out) is out
     assert_near(out, wanted, 1e-2)
     assert_near(library.product(left, given, bias, transposed=transposed), wanted, 1e-2)
-    assert any(shape.biased == biased and made is not None for shape, made in library._products.items())
+    assert any(shape.biased == biased and shape.rows == 8200 for shape in library._matmuls)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_products_over_tokens_match_float64(batch):
+    draw = Draw()
+    left, right = draw(batch, 8200, 768, dtype=BFLOAT16), draw(batch, 8200, 512, dtype=BFLOAT16)
+    found = library.products_over_tokens(left, right)
+    assert found.dtype == torch.float32
+    assert_near(found, left.double().transpose(1, 2) @ right.double(), 1e-4)
+    assert any(shape.batch == batch and shape.left_transposed for shape in library._matmuls)
+
+
+@pytest.mark.parametrize("place", range(library.ALGORITHMS))
+def test_every_algorithm_matches_float64(place):
+    draw = Draw(place)
+    left, right = draw(2, 4096, 512, dtype=BFLOAT16), draw(2, 4096, 768, dtype=BFLOAT16)
+    shape = library._Shape(2, 512, 4096, 768, True, False, False, torch.float32, left.device)
+    matmul = library._Matmul(shape)
+    algorithms = matmul.algorithms()
+    if place >= len(algorithms):
+        pytest.skip("the library lists fewer algorithms")
+    matmul.algorithm, out = algorithms[place], torch.full((2, 512, 768), torch.nan, device="cuda")
+    matmul(left, right, None, out)
+    assert_near(out, left.double().transpose(1, 2) @ right.double(), 1e-4)
 
 
 def test_product_in_a_graph_follows_its_factors():

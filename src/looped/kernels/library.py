@@ -1,26 +1,28 @@
-"""Matrix products by the fastest algorithm that the library has for their shape.
+"""Matmuls by the fastest algorithm that cuBLASLt has for their shape.
 
-cuBLASLt lists algorithms for a product in the order of its guess, and PyTorch runs the first. On an H200 the best of 16
-is 4 to 16 % faster at width 768. The first call of a shape times them all; the library is called through ctypes, for
-PyTorch does not let one choose.
+cuBLASLt lists algorithms in the order of its own estimate, and PyTorch runs the first one. On an H200 the best of 16 is 4
+to 16 % faster at width 768. The first call of a shape times them all, and PyTorch's own call with them. The library is
+called through ctypes, because PyTorch has no way to choose an algorithm.
 """
 
 import ctypes
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-LEAST_WIDTH, LEAST_TOKENS = 512, 2**13
-"""of products that are worth a choice; smaller ones gain nothing"""
+MIN_WIDTH, MIN_TOKENS = 512, 2**13
+"""smallest matmul that is timed; smaller ones gain nothing"""
 ALGORITHMS, TRIALS = 16, 5
-"""how many are timed, and how often each"""
+"""how many algorithms are timed, and how often each runs"""
 
-# cublasLt.h and library_types.h
-_BFLOAT16, _FLOAT32, _COMPUTE_FLOAT32 = 14, 0, 68
-_TRANSPOSE_A, _EPILOGUE, _BIAS_POINTER, _BIAS_TYPE = 3, 7, 8, 26
-_EPILOGUE_BIAS, _MAX_WORKSPACE = 4, 1
+# Constants of cublasLt.h and library_types.h.
+_TYPES = {torch.bfloat16: 14, torch.float32: 0}
+_COMPUTE_FLOAT32 = 68
+_TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _BIAS_POINTER, _BIAS_TYPE = 3, 4, 7, 8, 26
+_EPILOGUE_BIAS, _MAX_WORKSPACE, _BATCH_COUNT, _BATCH_STRIDE = 4, 1, 5, 6
 _SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 
 
@@ -37,75 +39,126 @@ class _Choice(ctypes.Structure):
 
 
 class _Shape(NamedTuple):
-    """The properties of a product that decide which algorithm is fastest."""
+    """Everything about a matmul that decides which algorithm is fastest: a batch of (rows, inner) by (inner, columns)."""
 
-    tokens: int
+    batch: int
+    rows: int
     inner: int
     columns: int
-    transposed: bool
-    """whether the right factor is stored as (columns, inner)"""
+    left_transposed: bool
+    """True if the left factor is stored as (inner, rows)"""
+    right_transposed: bool
+    """True if the right factor is stored as (columns, inner)"""
     biased: bool
+    result: torch.dtype
     device: torch.device
 
 
 def product(
     left: Tensor, right: Tensor, bias: Tensor | None = None, *, transposed: bool, out: Tensor | None = None
 ) -> Tensor:
-    """Return left (tokens, inner) times right (inner, columns), or its transpose (columns, inner), plus a bias."""
-    columns = right.shape[0 if transposed else 1]
-    shape = _Shape(len(left), left.shape[1], columns, transposed, bias is not None, left.device)
-    chosen = _chosen(shape) if _is_worth_it(left, right, bias) else None
+    """Return left (tokens, inner) @ right (inner, columns) + bias; with `transposed`, right is (columns, inner)."""
+    (tokens, inner), columns = left.shape, right.shape[0 if transposed else 1]
+    shape = _Shape(1, tokens, inner, columns, False, transposed, bias is not None, left.dtype, left.device)
+    large = min(right.shape) >= MIN_WIDTH and tokens >= MIN_TOKENS
+    chosen = _chosen(shape) if large and _usable(left, right, bias, out) else None
     if chosen is None:
         factor = right.T if transposed else right
         return torch.mm(left, factor, out=out) if bias is None else torch.addmm(bias, left, factor, out=out)
-    out = left.new_empty(len(left), columns) if out is None else out
+    out = left.new_empty(tokens, columns) if out is None else out
     chosen(left, right, bias, out)
     return out
 
 
-def _is_worth_it(left: Tensor, right: Tensor, bias: Tensor | None) -> bool:
-    large = left.is_cuda and min(right.shape) >= LEAST_WIDTH and len(left) >= LEAST_TOKENS
-    given = (left, right) if bias is None else (left, right, bias)
-    return large and all(each.dtype == torch.bfloat16 and each.is_contiguous() for each in given)
+def products_over_tokens(left: Tensor, right: Tensor) -> Tensor:
+    """Return left^T @ right of each batch in float32, for left (batch, tokens, rows) and right (batch, tokens, columns)."""
+    (batch, tokens, rows), columns = left.shape, right.shape[2]
+    if not left.is_cuda or left.dtype != torch.bfloat16:
+        return left.float().transpose(1, 2) @ right.float()
+    shape = _Shape(batch, rows, tokens, columns, True, False, False, torch.float32, left.device)
+    large = min(rows, columns) >= MIN_WIDTH and batch * tokens >= MIN_TOKENS
+    chosen = _chosen(shape) if large and _usable(left, right) else None
+    if chosen is None:
+        return torch.bmm(left.transpose(1, 2), right, out_dtype=torch.float32)
+    out = torch.empty(batch, rows, columns, dtype=torch.float32, device=left.device)
+    chosen(left, right, None, out)
+    return out
 
 
-_products: dict[_Shape, "_Product | None"] = {}
+def _usable(*given: Tensor | None) -> bool:
+    """Return whether all tensors are on a GPU, in bfloat16 and contiguous."""
+    there = [each for each in given if each is not None]
+    return all(each.is_cuda and each.dtype == torch.bfloat16 and each.is_contiguous() for each in there)
 
 
-def _chosen(shape: _Shape) -> "_Product | None":
-    """Return the product of this shape by its fastest algorithm; None where the library cannot be asked."""
-    if shape not in _products:
+_matmuls: dict[_Shape, "_Matmul | None"] = {}
+
+
+def _chosen(shape: _Shape) -> "_Matmul | None":
+    """Return the matmul with its fastest algorithm, or None if PyTorch is faster or cuBLASLt cannot be called."""
+    if shape not in _matmuls:
         if torch.cuda.is_current_stream_capturing():
-            return None  # nothing can be timed now
+            return None  # nothing can be timed during a capture
         try:
-            _products[shape] = _Product(shape)
-        except (OSError, AttributeError, RuntimeError):  # no such library, or one that is called otherwise
-            _products[shape] = None
-    return _products[shape]
+            _matmuls[shape] = _fastest(shape)
+        except (OSError, AttributeError, RuntimeError):  # no such library, or another interface
+            _matmuls[shape] = None
+    return _matmuls[shape]
 
 
-class _Product:
-    """out = left right + bias. The library counts matrices by columns, so it computes the transpose: A is the right
-    factor and B the left one."""
+def _fastest(shape: _Shape) -> "_Matmul | None":
+    """Time PyTorch and all algorithms on random factors, with nothing else on the GPU."""
+    torch.cuda.synchronize(shape.device)
+    options = {"dtype": torch.bfloat16, "device": shape.device}
+    sizes = (shape.inner, shape.rows) if shape.left_transposed else (shape.rows, shape.inner)
+    left = torch.randn(shape.batch, *sizes, **options)
+    sizes = (shape.columns, shape.inner) if shape.right_transposed else (shape.inner, shape.columns)
+    right = torch.randn(shape.batch, *sizes, **options)
+    out = torch.empty(shape.batch, shape.rows, shape.columns, dtype=shape.result, device=shape.device)
+    bias = torch.randn(shape.columns, **options) if shape.biased else None
+    least, fastest = _milliseconds(partial(_by_pytorch, shape, left, right, bias)), None
+    matmul = _Matmul(shape)
+    for algorithm in matmul.algorithms():
+        matmul.algorithm = algorithm
+        milliseconds = _milliseconds(partial(matmul, left, right, bias, out))
+        if milliseconds < least:
+            least, fastest = milliseconds, algorithm
+    matmul.algorithm = fastest
+    return None if fastest is None else matmul
+
+
+def _by_pytorch(shape: _Shape, left: Tensor, right: Tensor, bias: Tensor | None) -> None:
+    left = left.transpose(1, 2) if shape.left_transposed else left
+    right = right.transpose(1, 2) if shape.right_transposed else right
+    if bias is not None:
+        torch.addmm(bias, left[0], right[0])
+    elif shape.result == torch.float32:
+        torch.bmm(left, right, out_dtype=torch.float32)
+    else:
+        torch.mm(left[0], right[0])
+
+
+class _Matmul:
+    """A cuBLASLt matmul. The library stores matrices by column, so its A is our right factor and its B our left one."""
 
     def __init__(self, shape: _Shape) -> None:
-        tokens, inner, columns, transposed, biased, device = shape
+        batch, rows, inner, columns, left_transposed, right_transposed, biased, result, device = shape
         self.library, self.handle = _library(), _handle(device)
-        self.descriptor = _made(self.library.cublasLtMatmulDescCreate, _COMPUTE_FLOAT32, _FLOAT32)
-        self._set(_TRANSPOSE_A, ctypes.c_int32(transposed))
+        self.descriptor = _made(self.library.cublasLtMatmulDescCreate, _COMPUTE_FLOAT32, 0)
+        self._set(_TRANSPOSE_A, ctypes.c_int32(right_transposed))
+        self._set(_TRANSPOSE_B, ctypes.c_int32(left_transposed))
         if biased:
             self._set(_EPILOGUE, ctypes.c_uint32(_EPILOGUE_BIAS))
-            self._set(_BIAS_TYPE, ctypes.c_int32(_BFLOAT16))
-        right = (inner, columns) if transposed else (columns, inner)
-        self.layouts = [_layout(self.library, *each) for each in (right, (inner, tokens), (columns, tokens))]
-        self.algorithm = self._fastest(shape)
+            self._set(_BIAS_TYPE, ctypes.c_int32(_TYPES[torch.bfloat16]))
+        a = (inner, columns) if right_transposed else (columns, inner)
+        b = (rows, inner) if left_transposed else (inner, rows)
+        factors = [_layout(self.library, torch.bfloat16, batch, *sizes) for sizes in (a, b)]
+        self.layouts = [*factors, _layout(self.library, result, batch, columns, rows)]
+        self.algorithm: Any = None
 
     def __call__(self, left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> None:
         if bias is not None:
             self._set(_BIAS_POINTER, ctypes.c_void_p(bias.data_ptr()))
-        self._run(left, right, out, self.algorithm)
-
-    def _run(self, left: Tensor, right: Tensor, out: Tensor, algorithm: Any) -> None:
         one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         a, b, c = (ctypes.c_void_p(each.data_ptr()) for each in (right, left, out))
         of_a, of_b, of_c = self.layouts
@@ -113,16 +166,12 @@ class _Product:
         _check(
             self.library.cublasLtMatmul(
                 self.handle, self.descriptor, ctypes.byref(one), a, of_a, b, of_b, ctypes.byref(zero), c, of_c, c, of_c,
-                ctypes.byref(algorithm), None, ctypes.c_size_t(0), stream,
+                ctypes.byref(self.algorithm), None, ctypes.c_size_t(0), stream,
             )
         )  # fmt: skip
 
-    def _set(self, attribute: int, value: Any) -> None:
-        size = ctypes.c_size_t(ctypes.sizeof(value))
-        _check(self.library.cublasLtMatmulDescSetAttribute(self.descriptor, attribute, ctypes.byref(value), size))
-
-    def _fastest(self, shape: _Shape) -> Any:
-        """Time the algorithms that need no memory of their own: streams side by side would share it."""
+    def algorithms(self) -> list[Any]:
+        """Return the algorithms that need no workspace, because streams side by side would share it."""
         preference = _made(self.library.cublasLtMatmulPreferenceCreate)
         none = ctypes.c_uint64(0)
         set_preference = self.library.cublasLtMatmulPreferenceSetAttribute
@@ -134,35 +183,28 @@ class _Product:
                 self.handle, self.descriptor, of_a, of_b, of_c, of_c, preference, ALGORITHMS, found, ctypes.byref(count)
             )
         )
-        options = {"dtype": torch.bfloat16, "device": shape.device}
-        left, right = (
-            torch.randn(shape.tokens, shape.inner, **options),
-            torch.randn(shape.inner, shape.columns, **options),
-        )
-        out, bias = torch.empty(shape.tokens, shape.columns, **options), torch.zeros(shape.columns, **options)
-        if shape.biased:
-            self._set(_BIAS_POINTER, ctypes.c_void_p(bias.data_ptr()))
-        runs = [partial(self._run, left, right, out, found[place].algorithm) for place in range(count.value)]
-        times = [_milliseconds(run) for run in runs]
-        if not times:
-            raise RuntimeError("no algorithm")
-        return found[min(range(len(times)), key=times.__getitem__)].algorithm
+        return [found[place].algorithm for place in range(count.value)]
+
+    def _set(self, attribute: int, value: Any) -> None:
+        size = ctypes.c_size_t(ctypes.sizeof(value))
+        _check(self.library.cublasLtMatmulDescSetAttribute(self.descriptor, attribute, ctypes.byref(value), size))
 
 
-def _milliseconds(run: Any) -> float:
-    """Return the shortest of several runs, or infinity where the library refuses."""
-    times = []
+def _milliseconds(run: Callable[[], object]) -> float:
+    """Return the time of a call after a warm-up, averaged over calls in a row; infinity if the library refuses."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     try:
+        run()
+        start.record()
         for _ in range(TRIALS):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
             run()
-            end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end))
+        end.record()
+        end.synchronize()
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:
         return float("inf")
-    return min(times)
+    return start.elapsed_time(end) / TRIALS
 
 
 @cache
@@ -186,9 +228,13 @@ def _made(create: Any, *args: Any) -> ctypes.c_void_p:
     return made
 
 
-def _layout(library: ctypes.CDLL, rows: int, columns: int) -> ctypes.c_void_p:
+def _layout(library: ctypes.CDLL, dtype: torch.dtype, batch: int, rows: int, columns: int) -> ctypes.c_void_p:
     sizes = ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows)
-    return _made(library.cublasLtMatrixLayoutCreate, _BFLOAT16, *sizes)
+    layout = _made(library.cublasLtMatrixLayoutCreate, _TYPES[dtype], *sizes)
+    for attribute, value in ((_BATCH_COUNT, ctypes.c_int32(batch)), (_BATCH_STRIDE, ctypes.c_int64(rows * columns))):
+        size = ctypes.c_size_t(ctypes.sizeof(value))
+        _check(library.cublasLtMatrixLayoutSetAttribute(layout, attribute, ctypes.byref(value), size))
+    return layout
 
 
 def _check(status: int) -> None:

@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from looped.kernels.cuda_graphs import stream_for
+from looped.kernels.library import products_over_tokens
 from looped.kernels.reference import LayerWeights, Modulation
 from looped.kernels.triton_pointwise import num_sums
 
@@ -229,11 +230,7 @@ def _products(left: Tensor, right: Tensor) -> Tensor:
     while tiles * pieces < MIN_TILES and tokens % (2 * pieces) == 0:
         pieces *= 2
     left, right = (each.reshape(loops * pieces, tokens // pieces, -1) for each in (left, right))
-    if left.device.type == "cuda" and left.dtype == torch.bfloat16:
-        products = torch.bmm(left.transpose(1, 2), right, out_dtype=torch.float32)
-    else:
-        products = left.float().transpose(1, 2) @ right.float()
-    return products.view(loops, pieces, rows, columns)
+    return products_over_tokens(left, right).view(loops, pieces, rows, columns)
 
 
 def _fold(
