@@ -198,6 +198,8 @@ IMPOSSIBLE = [
     (lambda: OptimizerConfig(clip_norm=math.inf), "clip_norm"),
     (lambda: OptimizerConfig(spike_factor=1.0), "spike_factor"),
     (lambda: OptimizerConfig(growth_limit=0.5), "growth_limit"),
+    (lambda: ModelConfig(dim=256, precision="float8"), "precision"),
+    (lambda: ModelConfig(dim=520, precision="float8"), "precision"),
     (lambda: ScheduleConfig(warmup_steps=-1), "warmup_steps"),
     (lambda: ScheduleConfig(final_fraction=1.5), "final_fraction"),
     (lambda: CurriculumConfig(loop_choices=(1, 2)), "loop_choices"),

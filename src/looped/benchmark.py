@@ -106,7 +106,7 @@ def _rows(
     for batch in batches or chosen.batches:
         for engine in engines:
             row = measure(model, chosen.spec, batch, engine, place)
-            yield {"preset": name, "batch": batch, "num_loops": model.num_loops, **row}
+            yield {"preset": name, **change, "batch": batch, "num_loops": model.num_loops, **row}
 
 
 def bench_scaling(

@@ -21,6 +21,7 @@ from looped.utils.types import Device, EngineChoice
 
 MAX_LOOP_CHOICES = 8
 MAX_SIZE_CHOICES = 16
+MIN_FLOAT8_WIDTH = 512  # float8 is not faster below it
 MAX_LAYERS = 4096  # a layer is many objects, so that a damaged number would fill the memory before anything fails
 MAX_THREADS = 1024  # OpenMP crashes the process if it cannot start that many
 # These conditionings learn one row per loop, so they have no row for loops beyond the trained ones.
@@ -90,8 +91,9 @@ class ModelConfig:
     """softmax, or hardmax as in the theory: equal weights on the largest scores"""
     norm: Literal["rms", "query-key", "none"] = "rms"
     """RMS norm before attention, feed-forward layer and head; or of queries, keys and before the head only"""
-    precision: Literal["float32", "bfloat16", "float64"] = "float32"
-    """precision of the matmuls; with bfloat16, weights stay in float32 and the state in float32 or 24 bits of it"""
+    precision: Literal["float32", "bfloat16", "float8", "float64"] = "float32"
+    """precision of the matmuls; with bfloat16, weights stay in float32 and the state in float32 or 24 bits of it. With
+    float8, the fused engine's largest matmuls have 8-bit factors, and the others bfloat16 (width at least 512)"""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -110,6 +112,12 @@ class ModelConfig:
         _require_field(
             self.block == "modulated" or self.conditioning in ("auto", "none"),
             "conditioning", f"none or auto with block {self.block!r}", repr(self.conditioning),
+        )  # fmt: skip
+        _require_field(
+            self.precision != "float8"
+            or (self.dim >= MIN_FLOAT8_WIDTH and self.dim % 16 == 0 and self.resolved_ff_dim % 16 == 0),
+            "precision", f"a width of at least {MIN_FLOAT8_WIDTH} and widths divisible by 16 for float8",
+            f"dim {self.dim} and ff_dim {self.resolved_ff_dim}",
         )  # fmt: skip
         _require_field(
             self.modulation_init == "exact" or self.resolved_conditioning in ("timestep", "scale", "gate", "shift"),

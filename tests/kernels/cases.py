@@ -32,7 +32,7 @@ def poisoned_memory() -> Iterator[None]:
 
 @contextmanager
 def rounding_to_nearest() -> Iterator[None]:
-    """As a card does. Triton's interpreter cuts bfloat16 off, always towards 0, and such errors add up."""
+    """Round as a GPU does. Triton's interpreter rounds bfloat16 and float8 towards 0, and such errors add up."""
     if DEVICE == "cuda":
         yield
         return
@@ -42,10 +42,12 @@ def rounding_to_nearest() -> Iterator[None]:
     convert = interpreter._convert_float
 
     def converted(values, source, target, mode):
-        if (source, target) != (tl.float32, tl.bfloat16):
+        if source != tl.float32 or target not in (tl.bfloat16, tl.float8e4nv):
             return convert(values, source, target, mode)
-        nearest = torch.from_numpy(np.ascontiguousarray(values)).bfloat16()
-        return nearest.view(torch.uint16).numpy().reshape(values.shape)
+        exact = torch.from_numpy(np.ascontiguousarray(values))
+        if target == tl.bfloat16:
+            return exact.bfloat16().view(torch.uint16).numpy().reshape(values.shape)
+        return exact.to(torch.float8_e4m3fn).view(torch.uint8).numpy().reshape(values.shape)
 
     interpreter._convert_float = converted
     try:

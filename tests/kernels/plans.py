@@ -106,7 +106,7 @@ def by_definition(inputs: Inputs, dtype: torch.dtype, products: torch.dtype | No
     return outcome(states, inputs, leaves)
 
 
-def fused(inputs: Inputs, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def fused(inputs: Inputs, dtype: torch.dtype, *, float8: bool = False) -> dict[str, torch.Tensor]:
     from looped.kernels.triton_loops import LoopPlan, fused_loops  # Triton is not everywhere
 
     case, leaves = inputs.case, [leaf(each) for each in inputs.tensors]
@@ -114,7 +114,7 @@ def fused(inputs: Inputs, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     rotation = None if inputs.rotation is None else Rotation(*(each.to(dtype) for each in inputs.rotation))
     plan = LoopPlan(
         case.num_loops, case.read, case.num_heads, case.causal, case.activation, dtype, rotation, case.remat,
-        case.growth_limit,
+        case.growth_limit, float8,
     )  # fmt: skip
     return outcome(list(fused_loops(plan, *taken_apart(leaves))), inputs, leaves)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from looped.config import OptimizerConfig, RunConfig
+from looped.config import ModelConfig, OptimizerConfig, RunConfig
 from looped.models import LoopStack
 from looped.models.engines import Compiled
 from looped.training import set_engine
@@ -313,3 +313,18 @@ def test_other_errors_are_not_reported_as_out_of_memory(tmp_path):
     trainer.stepper._step = wrong
     with pytest.raises(RuntimeError, match="shapes"):
         trainer.fit()
+
+
+@pytest.mark.parametrize(("engine", "reason"), [("eager", "the eager engine does not have it"), ("fused", None)])
+def test_float8_in_another_engine_runs_in_bfloat16_and_says_so(engine, reason, capsys):
+    config = ModelConfig(block="looped", dim=512, num_heads=8, num_loops=2, precision="float8")
+    stack = LoopStack(config, generator=torch.Generator().manual_seed(0))
+    plain = LoopStack(replace(config, precision="bfloat16"), generator=torch.Generator().manual_seed(0))
+    x = torch.randn(1, 16, 512, generator=torch.Generator().manual_seed(1))
+    assert set_engine(stack, engine) == engine
+    told = capsys.readouterr().err
+    assert told == ("" if reason is None else f"looped: matmuls in bfloat16 instead of float8: {reason}\n")
+    set_engine(plain, engine)
+    with torch.no_grad():
+        distance = (stack(x) - plain(x)).norm() / plain(x).norm()
+    assert distance == 0 if reason else 1e-3 < distance < 0.1

@@ -24,6 +24,8 @@ class BenchCommand:
     """engines to measure (none given: all that the device supports)"""
     batches: tuple[int, ...] = ()
     """batch sizes to measure (none given: the preset's)"""
+    precision: Literal["float32", "bfloat16", "float8"] | None = None
+    """precision of the matmuls (None: the preset's)"""
     device: Device = "auto"
     """device to compute on"""
     json: bool = False
@@ -62,6 +64,7 @@ class Column(NamedTuple):
 _COLUMNS = (
     Column("preset", "preset", -10),
     Column("varied", "varied", -7),
+    Column("precision", "precision", -9),
     Column("engine", "engine", -9),
     Column("num_loops", "loops", 6),
     Column("seq_len", "tokens", 7),
@@ -96,7 +99,9 @@ def _engines(verb: str, arguments: list[str]) -> None:
     on_gpu = choose_device(command.device).type == "cuda"
     engines = command.engines or (benchmark.ENGINES if on_gpu else ("eager", "compiled"))
     measure = benchmark.bench_train if verb == "train" else benchmark.bench_infer
-    _report(command, measure(_preset(command), engines=engines, batches=command.batches, device=command.device))
+    change = {} if command.precision is None else {"precision": command.precision}
+    rows = measure(_preset(command), engines=engines, batches=command.batches, device=command.device, **change)
+    _report(command, rows)
 
 
 def _scaling(verb: str, arguments: list[str]) -> None:

@@ -22,8 +22,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from looped.kernels.gluon_common import attempt as attempt
 from looped.kernels.gluon_common import activate_with_slope, box_of, copy_in, num_multiprocessors
+from looped.kernels.gluon_common import attempt as attempt
 from looped.kernels.reference import Activation, LayerWeights
 
 DIM, PIECE, TILE = 256, 128, 128

@@ -1,8 +1,8 @@
 """Matmuls by the fastest algorithm that cuBLASLt has for their shape.
 
-cuBLASLt lists algorithms in the order of its own estimate, and PyTorch runs the first one. On an H200 the best of 16 is 4
-to 16 % faster at width 768. The first call of a shape times them all, and PyTorch's own call with them. The library is
-called through ctypes, because PyTorch has no way to choose an algorithm.
+cuBLASLt lists algorithms in the order of its own estimate, and PyTorch runs the first one. On an H200 the best of 16 is
+4 to 16 % faster at width 768. The first call of a shape times them all, and PyTorch's own call with them. The library
+is called through ctypes, because PyTorch has no way to choose an algorithm.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ class _Choice(ctypes.Structure):
 
 
 class _Shape(NamedTuple):
-    """Everything about a matmul that decides which algorithm is fastest: a batch of (rows, inner) by (inner, columns)."""
+    """What decides which algorithm is fastest: a batch of matmuls (rows, inner) by (inner, columns)."""
 
     batch: int
     rows: int
@@ -71,7 +71,7 @@ def product(
 
 
 def products_over_tokens(left: Tensor, right: Tensor) -> Tensor:
-    """Return left^T @ right of each batch in float32, for left (batch, tokens, rows) and right (batch, tokens, columns)."""
+    """Return left^T @ right in float32, for left (batch, tokens, rows) and right (batch, tokens, columns)."""
     (batch, tokens, rows), columns = left.shape, right.shape[2]
     if not left.is_cuda or left.dtype != torch.bfloat16:
         return left.float().transpose(1, 2) @ right.float()

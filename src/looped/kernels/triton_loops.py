@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from looped.kernels.cuda_graphs import side_by_side
+from looped.kernels.float8 import E4M3, Scaled, ScaledMatrices, fixed_scale, float8_product, normed_scale
 from looped.kernels.library import product
 from looped.kernels.reference import Activation, LayerWeights, Modulation, Rotation
 from looped.kernels.triton_attention import Attended, attend, attend_backward, paired
@@ -25,11 +26,14 @@ from looped.kernels.triton_pointwise import (
     Rounded,
     activation_backward,
     activation_forward,
+    activation_in_float8,
     add_norm,
     example_norms,
     limit_growth,
+    matrices_in_float8,
     norm_backward,
     round_off,
+    rows_in_float8,
     scaled_matrices,
 )
 from looped.kernels.triton_weight_grads import Gradients, Operands
@@ -50,6 +54,8 @@ class LoopPlan(NamedTuple):
     """keep the state of every so many loops alone, and compute the rest again; 0: keep what is needed"""
     growth_limit: float | None = None
     """of the gradient of each loop's state, as in `reference.limit_growth`"""
+    float8: bool = False
+    """multiply with 8-bit factors where the matrices are large (`float8.py`)"""
 
 
 def fused_loops(
@@ -71,10 +77,20 @@ def fused_loops(
     return _FusedLoops.apply(plan, *tensors)
 
 
+class _InFloat8(NamedTuple):
+    """The large matrices of a layer in 8 bits."""
+
+    w_qkv: ScaledMatrices
+    w_in: ScaledMatrices
+    w_back: ScaledMatrices
+
+
 class _Folded:
     """A layer's matrices with the modulation in them, (loop, ...) in the precision of the products."""
 
-    def __init__(self, weights: LayerWeights, attention: Modulation, feed: Modulation, dtype: torch.dtype) -> None:
+    def __init__(
+        self, weights: LayerWeights, attention: Modulation, feed: Modulation, dtype: torch.dtype, *, float8: bool
+    ) -> None:
         self.w_qkv = scaled_matrices(weights.w_qkv, attention.scale, dtype, by_column=True)
         self.w_out = scaled_matrices(weights.w_out, attention.gate, dtype, by_column=False)
         self.w_in = scaled_matrices(weights.w_in, feed.scale, dtype, by_column=True)
@@ -83,6 +99,13 @@ class _Folded:
         b_in = weights.b_in[None] if feed.shift is None else weights.b_in + feed.shift @ weights.w_in.T
         self.b_in = b_in.to(dtype)
         self.b_back = (weights.b_back[None] if feed.gate is None else weights.b_back * feed.gate).to(dtype)
+        self.in_float8: _InFloat8 | None = None
+        if float8:
+            self.in_float8 = _InFloat8(
+                matrices_in_float8(weights.w_qkv, attention.scale, by_column=True),
+                matrices_in_float8(weights.w_in, feed.scale, by_column=True),
+                matrices_in_float8(weights.w_back, feed.gate, by_column=False),
+            )
 
     def of_loop(self, t: int) -> LayerWeights:
         return LayerWeights(*(_row(getattr(self, name), t) for name in LayerWeights._fields))
@@ -95,6 +118,11 @@ class _Folded:
     def qkv_bias(self, t: int) -> Tensor | None:
         """What a shift in front of the matrix amounts to."""
         return None if self.b_qkv is None else _row(self.b_qkv, t)
+
+
+def _in_loop(folded: _Folded, name: str, t: int) -> Scaled | None:
+    """Return a matrix of loop t in 8 bits, if the layer has one."""
+    return None if folded.in_float8 is None else getattr(folded.in_float8, name).of_loop(t)
 
 
 def _row(table: Tensor, t: int) -> Tensor:
@@ -161,7 +189,7 @@ class _Pass:
         self, plan: LoopPlan, x: Tensor, inject: Tensor | None, rest: Sequence[Tensor | None], *, differentiated: bool
     ) -> None:
         self.plan = plan
-        self.with_z = differentiated and x.shape[2] > NARROW
+        self.with_z = differentiated and (x.shape[2] > NARROW or plan.float8)
         """whether what the activation is applied to is kept"""
         self.inject = None if inject is None else _flat(inject).to(plan.compute_dtype)
         self.tables = Modulation(*rest[:3]), Modulation(*rest[3:6])
@@ -171,9 +199,14 @@ class _Pass:
         self.angles = None if plan.rotation is None else Angles.of(plan.rotation)
         self.weights = [self.in_order(weights) for weights in layers]
         self.folded = [
-            _Folded(weights, _of_layer(self.tables[0], place), _of_layer(self.tables[1], place), plan.compute_dtype)
+            _Folded(
+                weights, _of_layer(self.tables[0], place), _of_layer(self.tables[1], place), plan.compute_dtype,
+                float8=plan.float8,
+            )
             for place, weights in enumerate(self.weights)
-        ]
+        ]  # fmt: skip
+        self.back_in_float8: dict[int, tuple[ScaledMatrices, ScaledMatrices]] = {}
+        """W_in and W_back of each layer in 8 bits, as the backward pass reads them"""
         self.interleaved: dict[int, Any] = {}
         """matrices of each layer in the order of `interleaved_tables`"""
         self.heads: dict[str, Any] = {"num_heads": plan.num_heads, "seq_len": x.shape[1], "causal": plan.causal}
@@ -195,11 +228,13 @@ class _Pass:
         starts from where that is among `starts`. A backward pass needs the trace."""
         plan, last_layer = self.plan, len(self.folded) - 1
         reused = _Norms(range(1 if trace is None else 0), x, plan.compute_dtype)
-        rest = _rest_of(x, plan.compute_dtype)  # one is enough, whatever is kept: the next sublayer alone reads it
+        # One of each is enough, whatever is kept: only the next sublayer reads them.
+        rest = _rest_of(x, plan.compute_dtype)
+        eighth = torch.empty_like(x, dtype=E4M3) if plan.float8 else None
 
         def place_for(sublayer: int, t: int, layer: int) -> Normed:
             place = reused.of(sublayer, 0) if trace is None else trace.norms[layer].of(sublayer, t)
-            return place._replace(rest=rest)
+            return place._replace(rest=rest, eighth=eighth)
 
         add_norm(x, normed=place_for(ATTENTION, loops.start, 0))
         for t in loops:
@@ -207,10 +242,12 @@ class _Pass:
             for layer, folded in enumerate(self.folded):
                 weights, last = folded.of_loop(t), layer == last_layer
                 before, between = place_for(ATTENTION, t, layer), place_for(FEED_FORWARD, t, layer)
-                qkv = product(before.value, weights.w_qkv, folded.qkv_bias(t), transposed=True)
+                qkv = self.of_normed(before, weights.w_qkv, folded.qkv_bias(t), _in_loop(folded, "w_qkv", t))
                 attended = attend(qkv, plan.rotation, keep=trace is not None, **self.heads)
                 add_norm(before, product(attended.mixed, weights.w_out, transposed=True), normed=between)
-                z = product(between.value, weights.w_in, weights.b_in, transposed=True) if self.with_z else None
+                z = None
+                if self.with_z or plan.float8:
+                    z = self.of_normed(between, weights.w_in, weights.b_in, _in_loop(folded, "w_in", t))
                 if trace is not None:
                     # Of a short sequence, the backward pass makes it again.
                     made.append(_Made(qkv, None if attended.whole is None else attended, z))
@@ -220,16 +257,26 @@ class _Pass:
                 start = torch.empty_like(x) if last and t + 1 in starts else None
                 if follows is None and state is None and start is None:
                     continue  # the end of loops that are computed again: what follows them is known
+                inject = self.inject if last and t + 1 < plan.num_loops else None
+                w_back = _in_loop(folded, "w_back", t)
                 if z is None:
                     active = _active_product(between.value, weights.w_in, weights.b_in, plan.activation)
+                    update = product(active, weights.w_back, transposed=True)
+                elif w_back is None:
+                    update = product(activation_forward(z, plan.activation), weights.w_back, transposed=True)
                 else:
-                    active = activation_forward(z, plan.activation)
-                inject = self.inject if last and t + 1 < plan.num_loops else None
-                update = product(active, weights.w_back, transposed=True)
+                    update = float8_product(activation_in_float8(z, plan.activation), w_back)
                 add_norm(between, update, weights.b_back, state=state, inject=inject, total=start, normed=follows)
             if trace is not None:
                 trace.made.append(made)
             yield start
+
+    def of_normed(self, normed: Normed, matrix: Tensor, bias: Tensor | None, in_float8: Scaled | None) -> Tensor:
+        """Return the product of a normed state with a matrix, in 8 bits if both are given in 8 bits."""
+        if in_float8 is None or normed.eighth is None:
+            return product(normed.value, matrix, bias, transposed=True)
+        scale = fixed_scale(normed_scale(matrix.shape[1]), matrix.device)
+        return float8_product(Scaled(normed.eighth, scale), in_float8, bias)
 
     def answers(self, x: Tensor, states: Mapping[int, Tensor]) -> None:
         """Write the states, and keep nothing. Sequences never mix: while one half of them waits for memory, the other
@@ -251,7 +298,7 @@ class _Pass:
         """Do what `forward` does, for all loops, by the kernel for that; return False, having done nothing, where it
         is slower or does not cover the block."""
         gluon, plan, seq_len = gluon_kernels("loops"), self.plan, self.heads["seq_len"]
-        if gluon is None or len(self.folded) > 1 or self.folded[0].b_qkv is not None:
+        if gluon is None or plan.float8 or len(self.folded) > 1 or self.folded[0].b_qkv is not None:
             return False
         weights = self.folded[0].tables
         least = BUSY_FOR_ANSWERS if trace is None else BUSY_FOR_TRAINING
@@ -304,9 +351,10 @@ class _Pass:
                 if not self.slopes_in_one_launch(t, layer, between.value, places):
                     if z is None:
                         z = product(between.value, weights.w_in, weights.b_in, transposed=True)
-                    product(places.grad_feed, weights.w_back, transposed=False, out=places.slope)
-                    activation_backward(z, places.slope, places.active, places.slope_sums, self.plan.activation)
-                norm_backward(between, product(places.slope, weights.w_in, transposed=False), grad, out=out)
+                    grad_normed = self.feed_forward_backward(t, layer, z, places)
+                else:
+                    grad_normed = product(places.slope, weights.w_in, transposed=False)
+                norm_backward(between, grad_normed, grad, out=out)
             attend_backward(
                 qkv, attended, product(places.grad_attention, weights.w_out, transposed=False), self.plan.rotation,
                 rotated=rotated, angles=self.angles, out=places.grad_qkv, mixed=places.mixed, **self.heads,
@@ -322,20 +370,37 @@ class _Pass:
             )  # fmt: skip
             gradients.done(t, layer, norms.both, trace.loops.start)
 
+    def feed_forward_backward(self, t: int, layer: int, z: Tensor, places: Operands) -> Tensor:
+        """Fill the layer's `places` and return the gradient of its normed input."""
+        folded, activation = self.folded[layer], self.plan.activation
+        if folded.in_float8 is None:
+            weights = folded.of_loop(t)
+            product(places.grad_feed, weights.w_back, transposed=False, out=places.slope)
+            activation_backward(z, places.slope, places.active, places.slope_sums, activation)
+            return product(places.slope, weights.w_in, transposed=False)
+        if layer not in self.back_in_float8:
+            self.back_in_float8[layer] = folded.in_float8.w_in.transposed(), folded.in_float8.w_back.transposed()
+        w_in, w_back = self.back_in_float8[layer]
+        grad = rows_in_float8(places.grad_feed)
+        float8_product(grad, w_back.of_loop(t), out=places.slope)
+        slope = activation_backward(z, places.slope, places.active, places.slope_sums, activation, grad.scale)
+        assert slope is not None
+        return float8_product(slope, w_in.of_loop(t))
+
     def feed_forward_kernel(self, tokens: int) -> Any:
         """Return the module that computes a feed-forward layer's backward pass in one launch, or None if it is slower
         or does not support the layer."""
         gluon, weights = gluon_kernels("feed_forward"), self.folded[0].tables
-        if gluon is None or gluon.share_busy(tokens, weights.w_in.device) < BUSY_FOR_FEED_FORWARD:
+        if gluon is None or self.plan.float8 or gluon.share_busy(tokens, weights.w_in.device) < BUSY_FOR_FEED_FORWARD:
             return None
         return gluon if gluon.covers(weights, tokens) else None
 
     def activation_kernel(self, tokens: int) -> Any:
         """Return the module that computes the activation's backward pass with both its matmuls, or None."""
         gluon, weights = gluon_kernels("activation"), self.folded[0].tables
-        if gluon is None or tokens < FEWEST_TOKENS or not gluon.covers(weights, tokens, weights.w_in.device):
+        if gluon is None or self.plan.float8 or tokens < FEWEST_TOKENS:
             return None
-        return gluon
+        return gluon if gluon.covers(weights, tokens, weights.w_in.device) else None
 
     def num_slope_sums(self, tokens: int) -> int:
         """Return the largest number of rows of sums that either kernel writes; 0 if neither runs."""

@@ -13,11 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from looped.kernels.float8 import ACTIVE_SCALE, E4M3, LARGEST, ROOM, Scaled, ScaledMatrices, fixed_scale, normed_scale
 from looped.kernels.reference import RMS_EPSILON, SMALLEST_NORM, Activation, Rotation
 from looped.kernels.triton_common import activate, load_angles, turn
 
 EPSILON = tl.constexpr(RMS_EPSILON)
 SMALLEST = tl.constexpr(SMALLEST_NORM)
+LARGEST8 = tl.constexpr(LARGEST)
 
 ELEMENTS = 4096
 """elements of a tile that holds whole rows"""
@@ -59,6 +61,8 @@ class Normed(NamedTuple):
     """(tokens,), in float32"""
     rest: Tensor | None = None
     """cut-off bits of the value, as in `Rounded`"""
+    eighth: Tensor | None = None
+    """the value divided by `normed_scale` in 8 bits, or None if no matmul needs it"""
 
 
 def add_norm(
@@ -75,16 +79,16 @@ def add_norm(
 
     `x` is a state, or the `normed` of an earlier call. The two may share the memory of their cut-off bits.
     """
-    x, inverse, rest = x if isinstance(x, Normed) else (x, None, None)
+    x, inverse, rest = x[:3] if isinstance(x, Normed) else (x, None, None)
     tokens, dim = x.shape
     rows, columns = _tile(dim)
-    value, new_inverse, new_rest = normed or (None, None, None)
-    pointers = _pointers(x, inverse, rest, update, bias, state, inject, total, value, new_inverse, new_rest)
+    value, new_inverse, new_rest, eighth = normed or (None, None, None, None)
+    pointers = _pointers(x, inverse, rest, update, bias, state, inject, total, value, new_inverse, new_rest, eighth)
     _add_norm[(triton.cdiv(tokens, rows),)](
         x, *pointers, tokens, DIM=dim, ROWS=rows, COLUMNS=columns,
         FROM_NORMED=inverse is not None, FROM_REST=rest is not None, UPDATE=update is not None, BIAS=bias is not None,
         STATE=state is not None, INJECT=inject is not None, TOTAL=total is not None, NORMED=value is not None,
-        REST=new_rest is not None, num_warps=4,
+        REST=new_rest is not None, EIGHTH=0.0 if eighth is None else 1 / normed_scale(dim), num_warps=4,
     )  # fmt: skip
 
 
@@ -148,21 +152,54 @@ def limit_growth(grad: Rounded, last_norms: Tensor, limit: float) -> None:
 def activation_forward(z: Tensor, activation: Activation) -> Tensor:
     """Return act(z)."""
     out = torch.empty_like(z)
-    _activation[(triton.cdiv(z.numel(), FLAT),)](z, out, z.numel(), KIND=activation, SIZE=FLAT, num_warps=8)
+    _activation[(triton.cdiv(z.numel(), FLAT),)](z, out, z.numel(), KIND=activation, EIGHTH=0.0, SIZE=FLAT, num_warps=8)
     return out
 
 
-def activation_backward(z: Tensor, grad: Tensor, active: Tensor, sums: Tensor, activation: Activation) -> None:
+def activation_in_float8(z: Tensor, activation: Activation) -> Scaled:
+    """Return act(z) in 8 bits."""
+    out = torch.empty_like(z, dtype=E4M3)
+    _activation[(triton.cdiv(z.numel(), FLAT),)](
+        z, out, z.numel(), KIND=activation, EIGHTH=1 / ACTIVE_SCALE, SIZE=FLAT, num_warps=8
+    )
+    return Scaled(out, fixed_scale(ACTIVE_SCALE, z.device))
+
+
+def rows_in_float8(x: Tensor) -> Scaled:
+    """Return (tokens, dim) in 8 bits, with one scale per token."""
+    tokens, dim = x.shape
+    rows, columns = _tile(dim)
+    found = Scaled(torch.empty_like(x, dtype=E4M3), torch.empty(tokens, 1, dtype=torch.float32, device=x.device))
+    _rows_in_float8[(triton.cdiv(tokens, rows),)](x, *found, tokens, DIM=dim, ROWS=rows, COLUMNS=columns, num_warps=4)
+    return found
+
+
+def matrices_in_float8(matrix: Tensor, table: Tensor | None, *, by_column: bool) -> ScaledMatrices:
+    """Return what `scaled_matrices` does in 8 bits, with one scale per loop."""
+    scale = matrix.abs().amax().clamp(min=SMALLEST_NORM) / LARGEST
+    if table is None:
+        return ScaledMatrices((matrix / scale)[None].to(E4M3), scale[None])
+    table = table[:1] if table.stride(0) == 0 else table  # stride 0: the same factors in all loops
+    scale = scale * table.abs().amax(dim=1).clamp(min=SMALLEST_NORM)
+    return ScaledMatrices(scaled_matrices(matrix, table / scale[:, None], E4M3, by_column=by_column), scale)
+
+
+def activation_backward(
+    z: Tensor, grad: Tensor, active: Tensor, sums: Tensor, activation: Activation, before: Tensor | None = None
+) -> Scaled | None:
     """Replace the gradient of act(z) by that of z, in place.
 
-    Also write act(z) to `active`, and the sums of the result over the tokens of each tile to `sums` (tiles, width).
+    Also write act(z) to `active`, and the sums of the result over the tokens of each tile to `sums` (tiles, width). If
+    `before` holds the scales (tokens, 1) of the gradient before the activation, return the result in 8 bits, too.
     """
     tokens, width = z.shape
     grid = num_sums(tokens), triton.cdiv(width, SUM_COLUMNS)
+    eighth = None if before is None else Scaled(torch.empty_like(z, dtype=E4M3), before * ROOM)
     _activation_backward[grid](
-        z, grad, active, sums, tokens, WIDTH=width, KIND=activation, TILE=SUM_ROWS, ROWS=FLAT // SUM_COLUMNS,
-        COLUMNS=SUM_COLUMNS, num_warps=4,
+        z, grad, active, sums, *(eighth or (z, z)), tokens, WIDTH=width, KIND=activation, TILE=SUM_ROWS,
+        ROWS=FLAT // SUM_COLUMNS, COLUMNS=SUM_COLUMNS, EIGHTH=eighth is not None, num_warps=4,
     )  # fmt: skip
+    return eighth
 
 
 def num_sums(tokens: int) -> int:
@@ -242,12 +279,30 @@ def _store_rounded(x, value_ptr, rest_ptr, offsets, mask, REST: tl.constexpr):
 
 
 @triton.jit
+def _to_float8(x, out_ptr):
+    return tl.minimum(tl.maximum(x, -LARGEST8), LARGEST8).to(out_ptr.dtype.element_ty)
+
+
+@triton.jit
+def _rows_in_float8(
+    x_ptr, out_ptr, scale_ptr, num_tokens, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    mask = (rows < num_tokens)[:, None] & (columns < DIM)[None, :]
+    offsets = rows.to(tl.int64)[:, None] * DIM + columns[None, :]
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    scale = tl.maximum(tl.max(tl.abs(x), axis=1), SMALLEST) / LARGEST8
+    tl.store(scale_ptr + rows, scale, mask=rows < num_tokens)
+    tl.store(out_ptr + offsets, _to_float8(x / scale[:, None], out_ptr), mask=mask)
+
+
+@triton.jit
 def _add_norm(
     x_ptr, x_inverse_ptr, x_rest_ptr, update_ptr, bias_ptr, state_ptr, inject_ptr, total_ptr, value_ptr, inverse_ptr,
-    rest_ptr, num_tokens,
+    rest_ptr, eighth_ptr, num_tokens,
     DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FROM_NORMED: tl.constexpr, FROM_REST: tl.constexpr,
     UPDATE: tl.constexpr, BIAS: tl.constexpr, STATE: tl.constexpr, INJECT: tl.constexpr, TOTAL: tl.constexpr,
-    NORMED: tl.constexpr, REST: tl.constexpr,
+    NORMED: tl.constexpr, REST: tl.constexpr, EIGHTH: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
@@ -269,7 +324,10 @@ def _add_norm(
     if NORMED:
         inverse = tl.rsqrt(tl.sum(x * x, axis=1) / DIM + EPSILON)
         tl.store(inverse_ptr + rows, inverse, mask=rows < num_tokens)
-        _store_rounded(x * inverse[:, None], value_ptr, rest_ptr, offsets, mask, REST)
+        x *= inverse[:, None]
+        _store_rounded(x, value_ptr, rest_ptr, offsets, mask, REST)
+        if EIGHTH > 0.0:
+            tl.store(eighth_ptr + offsets, _to_float8(x * EIGHTH, eighth_ptr), mask=mask)
 
 
 @triton.jit
@@ -336,17 +394,21 @@ def _limit_growth(
 
 
 @triton.jit
-def _activation(z_ptr, out_ptr, size, KIND: tl.constexpr, SIZE: tl.constexpr):
+def _activation(z_ptr, out_ptr, size, KIND: tl.constexpr, EIGHTH: tl.constexpr, SIZE: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     z = tl.load(z_ptr + offsets, mask=offsets < size, other=0.0).to(tl.float32)
     active, _ = activate(z, KIND)
-    tl.store(out_ptr + offsets, active.to(out_ptr.dtype.element_ty), mask=offsets < size)
+    if EIGHTH > 0.0:  # noqa: SIM108 (the compiler chooses a branch here, not in an expression)
+        active = _to_float8(active * EIGHTH, out_ptr)
+    else:
+        active = active.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + offsets, active, mask=offsets < size)
 
 
 @triton.jit
 def _activation_backward(
-    z_ptr, grad_ptr, active_ptr, sums_ptr, num_tokens,
-    WIDTH: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    z_ptr, grad_ptr, active_ptr, sums_ptr, eighth_ptr, scale_ptr, num_tokens, WIDTH: tl.constexpr, KIND: tl.constexpr,
+    TILE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EIGHTH: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -359,6 +421,9 @@ def _activation_backward(
         slope *= tl.load(grad_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
         tl.store(active_ptr + offsets, active.to(active_ptr.dtype.element_ty), mask=mask)
         tl.store(grad_ptr + offsets, slope.to(grad_ptr.dtype.element_ty), mask=mask)
+        if EIGHTH:
+            scale = tl.load(scale_ptr + rows, mask=rows < num_tokens, other=1.0)
+            tl.store(eighth_ptr + offsets, _to_float8(slope / scale[:, None], eighth_ptr), mask=mask)
         total += slope
     tl.store(sums_ptr + tile * WIDTH + columns, tl.sum(total, axis=0), mask=columns < WIDTH)
 

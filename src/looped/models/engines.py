@@ -17,7 +17,7 @@ import torch
 
 from looped import kernels
 from looped.models import LoopStack
-from looped.models.fused import FusedLoops, why_not_fused
+from looped.models.fused import FusedLoops, why_not_float8, why_not_fused
 from looped.utils.errors import InputError, require_one_of
 from looped.utils.text import plural
 from looped.utils.types import Device, Engine, EngineChoice
@@ -40,7 +40,16 @@ def choose_device(wanted: Device) -> torch.device:
 
 
 def set_engine(stack: LoopStack, wanted: EngineChoice = "auto") -> Engine:
-    """Let a stack compute its loops, where it is now, with an engine or with the next best one; returns which."""
+    """Let a stack compute its loops on its device with an engine or the next best one, and return that engine."""
+    engine = _set_engine(stack, wanted)
+    if stack.config.precision == "float8":
+        reason = why_not_float8(stack) if engine == "fused" else f"the {engine} engine does not have it"
+        if reason is not None:
+            print(f"looped: matmuls in bfloat16 instead of float8: {reason}", file=sys.stderr)
+    return engine
+
+
+def _set_engine(stack: LoopStack, wanted: EngineChoice) -> Engine:
     require_one_of("engine", wanted, get_args(EngineChoice))
     device = stack.device
     # As it was made: it may have had another engine before.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from looped.kernels import LayerWeights, Modulation, Rotation
 from looped.kernels.cuda_graphs import Replayed
+from looped.kernels.float8 import OLDEST_GPU as OLDEST_FLOAT8_GPU
 from looped.models.stack import LoopStack
 
 OLDEST_CARD = (8, 0)
@@ -36,6 +37,15 @@ def why_not_fused(stack: LoopStack) -> str | None:
     }
     found = [what for what, here in missing.items() if here]
     return f"they do not cover {found[0]}" if found else None
+
+
+def why_not_float8(stack: LoopStack) -> str | None:
+    """Return why a stack's matmuls cannot have 8-bit factors on its device, or None if they can."""
+    if stack.device.type != "cuda":
+        return None if os.environ.get("TRITON_INTERPRET") == "1" else "it needs a GPU"
+    if torch.cuda.get_device_capability(stack.device) < OLDEST_FLOAT8_GPU:
+        return f"it needs compute capability {OLDEST_FLOAT8_GPU[0]}.{OLDEST_FLOAT8_GPU[1]}, and the GPU is older"
+    return None
 
 
 class FusedLoops:
@@ -96,6 +106,7 @@ class FusedLoops:
                 rotation=rotation,
                 remat=stack.remat,
                 growth_limit=stack.growth_limit,
+                float8=config.precision == "float8" and why_not_float8(stack) is None,
             )
             attention, feed_forward = (
                 Modulation(*(None if table is None else table[first:last] for table in each)) for each in tables

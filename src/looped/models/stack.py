@@ -161,7 +161,7 @@ class LoopStack(ShapedModule):
     @property
     def compute_dtype(self) -> torch.dtype:
         """Return the dtype of the matmuls."""
-        return torch.bfloat16 if self.config.precision == "bfloat16" else self.dtype
+        return torch.bfloat16 if self.config.precision in ("bfloat16", "float8") else self.dtype
 
     def forward(
         self,
