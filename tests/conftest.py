@@ -2,9 +2,12 @@
 
 import os
 import signal
+import sys
 
+import pytest
 import torch
 
+from looped.utils import plugins as outside
 from looped.utils.files import cache_folder
 
 # Tests have cache folders of their own, but need not compile every generator once more for each.
@@ -17,3 +20,20 @@ if not torch.cuda.is_available():
 # What a script starts in the background ignores Ctrl-C, and hands that on; some tests send it to what they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def plugins(monkeypatch):
+    """Start every test without plugins, and forget those that it imports. Return a function that forgets them now."""
+
+    def forget() -> None:
+        for module in outside._LOADED.values():
+            sys.modules.pop(module.__name__, None)
+        outside._LOADED.clear()
+        outside._REGISTERED.clear()
+        monkeypatch.setenv(outside.VARIABLE, "")
+
+    forget()
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield forget
+    forget()

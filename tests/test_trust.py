@@ -11,7 +11,8 @@ SOURCES = sorted((ROOT / "src" / "looped").rglob("*.py"))
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml", "code", "codeop"}
 BUILTINS = {"eval", "exec", "compile", "__import__"}
 LOADERS = {"torch.load", "torch.jit.load", "torch.hub.load", "torch.package.PackageImporter"}
-RUNS_A_FILE = "theory/targets.py"  # for --function file.py:name, by the user's wish
+# A user's own file, which the command line names: --function file.py:name, and --plugin file.py.
+RUNS_A_FILE = ("theory/targets.py", "utils/plugins.py")
 
 
 def code_from_data(source: str) -> list[str]:

@@ -17,6 +17,7 @@ _HOMES = {
     "looped.tasks": ("TASKS", "Batch", "Spec", "Task", "make_task"),
     "looped.training": ("Evaluation", "LoopScore", "Trainer", "evaluate", "train"),
     "looped.utils.errors": ("InputError",),
+    "looped.utils.plugins": ("register",),
 }
 _MODULES = ("analysis", "inference", "models", "tasks", "theory", "training")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from looped.tasks import TASKS, Batch, Spec, Task, make_task
     from looped.training import Evaluation, LoopScore, Trainer, evaluate, train
     from looped.utils.errors import InputError
+    from looped.utils.plugins import register
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from looped.serde import by_path, check_fields, decode, encode
 from looped.tasks import Task, decode_task, encode_task
 from looped.tasks.base import MAX_INDEX
+from looped.utils import plugins
 from looped.utils.errors import InputError, closest, require
 from looped.utils.field_docs import documents_fields
 from looped.utils.types import Device, EngineChoice
@@ -431,11 +432,20 @@ class RunConfig:
         del values["train"]["runtime"]
         return values
 
+    def outside_code(self) -> dict[str, str]:
+        """Return the SHA-256 of every file outside the package that defines a part of the run, by its file name."""
+        parts = [type(self.task)]
+        files = {path.name: part for part in parts if (path := plugins.source_file(part)) is not None}
+        return {name: plugins.source_hash(part) or "" for name, part in files.items()}
+
     @classmethod
     def from_json(cls, data: Any) -> "RunConfig":
-        """Return the config that `to_json` or `identity` wrote. Raise InputError for an unknown or ill-typed field."""
+        """Return the config that `to_json` or `identity` wrote. Raise InputError for an unknown or ill-typed field.
+
+        The hashes of outside code, which a run's folder stores as `code`, are no part of a config.
+        """
         require(isinstance(data, dict) and "task" in data, "expected an object with a field 'task'")
-        rest = {key: value for key, value in data.items() if key != "task"}
+        rest = {key: value for key, value in data.items() if key not in ("task", "code")}
         return decode(cls, rest, task=decode_task(data["task"]))
 
 

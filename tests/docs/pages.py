@@ -21,6 +21,14 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("looped ")]
 
 
+def write_files(folder: Path) -> None:
+    """Write the files that pages show: Python blocks that start with a comment such as `# my_tasks.py`."""
+    for page in PAGES:
+        for block in blocks(page, "python"):
+            if found := re.match(r"# (\w+\.py)\n", block):
+                (folder / found[1]).write_text(block)
+
+
 def links(page: Path) -> list[str]:
     """Return the targets of a page's links and pictures that lead to files or headings of this project."""
     prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)

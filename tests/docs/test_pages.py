@@ -12,7 +12,7 @@ import tyro
 
 import looped
 from looped.cli.main import main
-from tests.docs.pages import LOG, PAGES, anchors, blocks, commands, links
+from tests.docs.pages import LOG, PAGES, anchors, blocks, commands, links, write_files
 from tests.paths import ROOT
 
 README, LIBRARY = ROOT / "README.md", ROOT / "docs" / "library.md"
@@ -42,7 +42,9 @@ def test_python_blocks_run_in_order(page, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_commands_are_accepted_by_the_parser(command, monkeypatch, capsys):
+def test_commands_are_accepted_by_the_parser(command, tmp_path, monkeypatch, capsys):
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
     original = tyro.cli
 
     def parse_only(*arguments, **options):

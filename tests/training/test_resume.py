@@ -83,7 +83,7 @@ def test_a_run_does_not_go_on_with_another_text(tmp_path, monkeypatch):
     before = text.read_text()
     text.write_text(before.replace("loop 500", "hoop 500"))
     noted = (tmp_path / "run" / "data.json").read_bytes()
-    with pytest.raises(InputError, match="run was trained on another train text: expected SHA-256") as told:
+    with pytest.raises(InputError, match="run was trained with another train text: expected SHA-256") as told:
         train(config, tmp_path / "run", quiet=True)
     assert "\n" not in str(told.value)
     assert (tmp_path / "run" / "data.json").read_bytes() == noted

@@ -16,6 +16,7 @@ import tyro
 
 from looped.utils.errors import InputError, require, require_one_of
 from looped.utils.files import is_stream, writing
+from looped.utils.plugins import is_item, load_item
 
 Parsed = TypeVar("Parsed")
 
@@ -49,6 +50,34 @@ def leading_name(arguments: list[str], what: str, known: Iterable[str], usage: s
         raise InputError(f"expected a {what} first, one of {', '.join(known)} ({usage})")
     require_one_of(what, arguments[0], known)
     return arguments[0], arguments[1:]
+
+
+def leading_task(arguments: list[str], usage: str) -> tuple[str, list[str]]:
+    """Return the task that the first word names and the remaining arguments.
+
+    The word is the name of a built-in, plugged-in or installed task, or `FILE.py:CLASS`.
+    """
+    from looped.tasks import TASKS, installed_tasks
+
+    return leading_name(with_items(arguments), "task", {**TASKS, **installed_tasks()}, usage)
+
+
+def with_items(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with every `FILE.py:NAME` loaded and replaced by the name it is then known under."""
+
+    def name_of(text: str) -> str:
+        if not is_item(text):
+            return text
+        from looped.tasks import Task, checked_name
+
+        item = load_item(text)
+        return checked_name(item) if isinstance(item, type) and issubclass(item, Task) else text.rpartition(":")[2]
+
+    replaced = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+        replaced.append(flag + equals + name_of(value))
+    return replaced
 
 
 def peek(arguments: Sequence[str], flag: str) -> str | None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from looped.cli.args import JSON_HELP, json_text, leading_name, parse, show
+from looped.cli.args import JSON_HELP, json_text, leading_name, leading_task, parse, show
 from looped.cli.progress import Bar
 from looped.utils.types import Split
 
@@ -25,9 +25,9 @@ def data(arguments: list[str]) -> None:
         _check(rest)
         return
 
-    from looped.tasks import TASKS, task_class
+    from looped.tasks import task_class
 
-    name, rest = leading_name(rest, "task", TASKS, f"looped data {verb} TASK --help")
+    name, rest = leading_task(rest, f"looped data {verb} TASK --help")
     fields: list[Any] = [
         ("task", task_class(name), field(default=task_class(name)())),
         (

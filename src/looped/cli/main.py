@@ -91,10 +91,29 @@ def _run(arguments: list[str]) -> None:
 
         print(f"looped {__version__}")
     elif arguments[0] in VERBS:
+        arguments = _without_plugins(arguments)
         module, function = VERBS[arguments[0]].home.split(":")
         getattr(import_module(f"looped.cli.{module}"), function)(arguments[1:])
     else:
         raise unknown("verb", arguments[0], VERBS)
+
+
+def _without_plugins(arguments: list[str]) -> list[str]:
+    """Return the arguments without `--plugin NAME`, after importing each NAME."""
+    rest = []
+    words = iter(arguments)
+    for word in words:
+        flag, equals, name = word.partition("=")
+        if flag != "--plugin":
+            rest.append(word)
+            continue
+        name = name if equals else next(words, "")
+        require(bool(name), "--plugin: expected a Python file or a module, got nothing")
+
+        from looped.utils.plugins import add_plugin
+
+        add_plugin(name)
+    return rest
 
 
 def _print_anywhere() -> None:
@@ -139,5 +158,6 @@ def _help() -> str:
     return (
         "looped: train, evaluate and ask looped Transformers\n\n"
         "usage: looped VERB ... [--json]     (looped VERB --help shows more)\n\n"
-        f"{verbs}"
+        f"{verbs}\n"
+        "--plugin FILE.py with any verb adds your own tasks, layers and experiments (also in LOOPED_PLUGINS)\n"
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from looped.cli.args import JSON_HELP, expand_train_flags, leading_name, parse, peek, show
+from looped.cli.args import JSON_HELP, expand_train_flags, leading_task, parse, peek, show
 from looped.utils.launch import reported_by_rank_0
 from looped.utils.text import duration
 
@@ -57,10 +57,10 @@ def _parse(arguments: list[str]) -> tuple[Any, "RunConfig"]:
     """Return the parsed flags and the run they describe."""
     from looped.config import ModelConfig, RunConfig, TrainConfig
     from looped.recipes import recipes_for
-    from looped.tasks import TASKS, task_class
+    from looped.tasks import task_class
 
     # The defaults depend on the task's recipe, so help on the flags needs a task.
-    name, rest = leading_name(arguments, "task", TASKS, "looped train TASK --help")
+    name, rest = leading_task(arguments, "looped train TASK --help")
     rest = expand_train_flags(rest)
     chosen = peek(rest, "--recipe") or _fitting_recipe(rest)
     start = _starting_config(chosen, name, rest)

@@ -1,5 +1,6 @@
 """Use trained runs: load one and watch its answer after every loop."""
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,8 @@ def load_run(path: str | Path, device: str | torch.device = "cpu") -> Run:
     config = folder.read_config()
     model = build_model(config.model, config.task.spec)
     checkpoint = folder.require_checkpoint()
+    for name in folder.changed_code(config):
+        print(f"looped: {name} has changed since {path} was trained", file=sys.stderr)
     load_weights(model, checkpoint.weights, str(path))
     return Run(config, on_device(model, device), checkpoint.step, str(path))
 

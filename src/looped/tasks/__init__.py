@@ -1,15 +1,21 @@
 """The registry of tasks. A task's module is imported on first use, because some tasks need numba or tiktoken.
 
-To add a task, write a module in this package and add a line to `_CLASSES`. The contract tests then cover the task.
+To add a task to the package, write a module here and add a line to `_CLASSES`. The contract tests then cover the task.
+A task outside the package is a class in a plugin (`utils/plugins.py`), or an installed entry point in the group
+`looped.tasks`.
 """
 
+import re
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from inspect import isabstract, isclass
 from typing import TYPE_CHECKING, Any
 
 from looped.serde import decode, encode
-from looped.tasks.base import SPLITS, Batch, Spec, Split, Task
-from looped.utils.errors import InputError, require_one_of
+from looped.tasks.base import SPLITS, Batch, Spec, Split, Task, masked_accuracy
+from looped.utils import plugins
+from looped.utils.errors import InputError, require, unknown
 
 if TYPE_CHECKING:
     from looped.tasks.countdown import Countdown
@@ -28,13 +34,18 @@ _CLASSES = {  # name -> module and class
 }
 
 
+ENTRY_POINTS = "looped.tasks"
+
+
 class _Registry(MutableMapping[str, type[Task]]):
-    """A dictionary of task classes that imports a built-in class on first use."""
+    """A dictionary of task classes: the built-in ones, imported on first use, and those of plugins."""
 
     def __init__(self) -> None:
         self._classes: dict[str, type[Task] | None] = dict.fromkeys(_CLASSES)
 
     def __getitem__(self, name: str) -> type[Task]:
+        if name not in self._classes:
+            return _plugged_in()[name]
         cls = self._classes[name]
         if cls is None:
             module, attribute = _CLASSES[name]
@@ -47,21 +58,67 @@ class _Registry(MutableMapping[str, type[Task]]):
     def __delitem__(self, name: str) -> None:
         del self._classes[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._classes or name in _plugged_in()
+
     def __iter__(self) -> Iterator[str]:
-        return iter(self._classes)
+        return iter({**self._classes, **_plugged_in()})
 
     def __len__(self) -> int:
-        return len(self._classes)
+        return len({**self._classes, **_plugged_in()})
 
 
 TASKS = _Registry()
 _MODULE_OF = {attribute: module for module, attribute in _CLASSES.values()}
 
 
+def _plugged_in() -> dict[str, type[Task]]:
+    """Return the tasks of all plugins by name. Raise InputError if two tasks have one name."""
+    found: dict[str, type[Task]] = {}
+    for _, item in plugins.outside_items():
+        if isclass(item) and issubclass(item, Task) and not isabstract(item):
+            name = checked_name(item)
+            free = name not in _CLASSES and found.get(name, item) is item
+            require(free, f"{item.__qualname__}.name: expected a name of its own, got {name!r}, which is taken")
+            found[name] = item
+    return found
+
+
+def checked_name(cls: type[Task]) -> str:
+    """Return a task's name. Raise InputError unless it can be a folder's name and a word of a command."""
+    name = getattr(cls, "name", None)
+    valid = isinstance(name, str) and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) is not None
+    require(valid, f"{cls.__qualname__}.name: expected lower-case words such as 'my-task', got {name!r}")
+    return str(name)
+
+
+def installed_tasks() -> dict[str, EntryPoint]:
+    """Return the entry points of installed packages by the name of their task, without importing any."""
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+
+
 def task_class(name: str) -> type[Task]:
-    """Return the class of a task. Raise InputError, with the closest name, if the name is unknown."""
-    require_one_of("task", name, TASKS)
-    return TASKS[name]
+    """Return the class of a task, from an installed entry point if need be.
+
+    Raise InputError, with the closest name, if the name is unknown.
+    """
+    if isinstance(name, str) and name not in TASKS and (entry := installed_tasks().get(name)) is not None:
+        cls = entry.load()
+        if not (isclass(cls) and issubclass(cls, Task) and checked_name(cls) == name):
+            raise InputError(f"entry point {name}: expected a Task of this name, got {entry.value}")
+        TASKS[name] = cls
+    return _known_class(name)
+
+
+def _known_class(name: object) -> type[Task]:
+    """Return the class of a task that is known already, and import nothing that nobody has named."""
+    if isinstance(name, str) and name in TASKS:
+        return TASKS[name]
+    if name in (installed := installed_tasks()):
+        hint = f". It is installed: name its module with --plugin {installed[str(name)].module}"
+    else:
+        hint = plugins.HINT
+    raise InputError(f"{unknown('task', name, TASKS)}{hint}")
 
 
 def make_task(name: str, **settings: Any) -> Task:
@@ -79,11 +136,14 @@ def encode_task(task: Task) -> dict[str, Any]:
 
 
 def decode_task(data: Any) -> Task:
-    """Return the task that `encode_task` wrote. Raise InputError for an unknown task or setting."""
+    """Return the task that `encode_task` wrote. Raise InputError for an unknown task or setting.
+
+    Stored data cannot make this import a plugin or an entry point.
+    """
     if not isinstance(data, dict):
         raise InputError(f"task: expected an object, got {data!r}", field="task")
     settings = dict(data)
-    return decode(task_class(settings.pop("name", None)), settings, "task")  # type: ignore[arg-type]
+    return decode(_known_class(settings.pop("name", None)), settings, "task")
 
 
 def __getattr__(name: str) -> Any:
@@ -107,6 +167,8 @@ __all__ = [
     "Task",
     "decode_task",
     "encode_task",
+    "installed_tasks",
     "make_task",
+    "masked_accuracy",
     "task_class",
 ]

@@ -1,11 +1,12 @@
 """The `Task` contract: examples as a pure function of (seed, split, index), and a score for answers.
 
 The embedding, the output layer, the flags and the metrics follow from `Spec`, the dataclass fields and the methods.
-A task does not need torch.
+A task does not need torch. `spec`, `sample` and `score` are enough for a task of your own (docs/own-tasks.md).
 """
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -24,6 +25,8 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 # and the rest is training. Therefore no seed and no index can put one example into two splits.
 NUM_BUCKETS = 32
 _BUCKETS: dict[Split, tuple[int, int]] = {"test": (0, 1), "validation": (1, 2), "train": (2, NUM_BUCKETS)}
+
+MAX_TRIES = 10_000  # draws of one example until its content belongs to its split
 
 MAX_SEED = 2**32 - 1
 MAX_INDEX = 2**62
@@ -99,9 +102,9 @@ class Task(ABC):
         """Return the properties of this task from which a model is built."""
 
     @property
-    @abstractmethod
     def size(self) -> int:
-        """Return the size of an example in the task's own unit, such as letters or points."""
+        """Return the size of an example in the task's own unit, such as letters (default: the sequence length)."""
+        return self.spec.seq_len
 
     @property
     def label(self) -> str:
@@ -142,21 +145,79 @@ class Task(ABC):
         """Return (batch, places) numbers to be averaged over the batch, such as the error after k points, or None."""
         return None
 
-    @abstractmethod
-    def parse(self, text: str) -> np.ndarray:
-        """Return one example's inputs, (seq,) or (seq, input_size), from a text. Raise InputError if it is invalid."""
+    def draw_batch(
+        self,
+        seed: int,
+        split: Split,
+        indices: Sequence[int] | np.ndarray,
+        draw: Callable[[np.random.Generator], tuple[Any, Any]],
+    ) -> Batch:
+        """Return a batch of examples that `draw(rng)` makes one by one, each as (inputs, targets).
 
-    @abstractmethod
+        An example is drawn again until a hash of its inputs belongs to the split. So no two splits share an example,
+        and an example does not depend on the rest of the batch. The mask is that of `counted`.
+        """
+        seed_number, number, places = draw_keys(seed, split, indices)
+        first, end = split_buckets(split)
+        spec, vectors = self.spec, self.spec.kind == "vectors"
+        dtype = np.float32 if vectors else np.int64
+        examples = []
+        for place in places.tolist():
+            rng = np.random.default_rng((int(seed_number), number, place))
+            for _ in range(MAX_TRIES):
+                inputs, targets = (np.asarray(array, dtype=dtype) for array in draw(rng))
+                if first <= content_bucket(inputs) < end:
+                    break
+            else:
+                raise InputError(
+                    f"{self.name}: expected a {split} example, got none in {MAX_TRIES} tries. "
+                    "There are too few different inputs."
+                )
+            examples.append((inputs, targets))
+        if not examples:
+            shapes = (0, spec.seq_len, *[spec.input_size] * vectors), (0, spec.seq_len, *[spec.output_size] * vectors)
+            batch = [np.zeros(shape, dtype=dtype) for shape in shapes]
+        else:
+            batch = [np.stack(arrays) for arrays in zip(*examples, strict=True)]
+        return Batch(batch[0], batch[1], self.counted(batch[0]))
+
+    def parse(self, text: str) -> np.ndarray:
+        """Return one example's inputs, (seq,) or (seq, input_size), from a text. Raise InputError if it is invalid.
+
+        By default a text holds numbers between spaces: token ids, or one vector per line.
+        """
+        spec = self.spec
+        try:
+            lines = (line.split() for line in text.replace(";", "\n").split("\n"))
+            rows = [[float(word) for word in words] for words in lines if words]
+        except ValueError:
+            raise InputError(f"expected numbers between spaces, got {text!r}") from None
+        if spec.kind == "vectors":
+            fits = bool(rows) and all(len(row) == spec.input_size for row in rows)
+            require(fits, f"expected lines of {spec.input_size} numbers, got {text!r}")
+            return np.array(rows, dtype=np.float32)
+        tokens = [number for row in rows for number in row]
+        valid = 1 <= len(tokens) <= spec.seq_len and all(token in range(spec.input_size) for token in tokens)
+        require(valid, f"expected 1 to {spec.seq_len} token ids in 0..{spec.input_size - 1}, got {text!r}")
+        return np.array(tokens, dtype=np.int64)
+
     def describe(self, inputs: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
         """Return one example as JSON values with readable keys. `outputs` are targets or a prediction."""
+        return {"input": self.render(inputs), "answer": self.answer(outputs)}
 
-    @abstractmethod
     def render(self, inputs: np.ndarray) -> str:
-        """Return one example's inputs as text that `parse` reads back."""
+        """Return one example's inputs as text that `parse` reads back (default: numbers between spaces)."""
+        if self.spec.kind == "tokens":
+            return " ".join(str(int(token)) for token in inputs)
+        return "\n".join(" ".join(map(str, row)) for row in inputs.astype(np.float32).astype(str).tolist())
 
-    @abstractmethod
     def answer(self, outputs: np.ndarray) -> str:
-        """Return one example's answer as text. `outputs` are targets or a prediction."""
+        """Return one example's answer as text. `outputs` are targets or a prediction.
+
+        The default is the output at the last position, which is what `counted` counts by default.
+        """
+        last = outputs[-1]
+        return str(int(last)) if self.spec.kind == "tokens" else " ".join(f"{float(value):.4f}" for value in last)
 
     def solve(self, inputs: np.ndarray) -> str | None:
         """Return the right answer as text, computed without a model, or None if the task has no solver."""
@@ -209,7 +270,12 @@ class Task(ABC):
 
     def verify(self, example: dict[str, Any]) -> None:
         """Raise InputError unless the reference solver confirms an example from `examples`."""
-        raise NotImplementedError(f"{self.name} has no reference solver")
+        question, stated = typed_fields(example, input=str, answer=str)
+        inputs = self.parse(question)
+        require(self.render(inputs) == question, f"input: expected {self.render(inputs)!r}, got {question!r}")
+        expected = self.solve(inputs)
+        require(expected is not None, f"{self.name} has no solver: expected a method `solve` to check examples with")
+        require(stated == expected, f"answer: expected {expected} for {question!r}, got {stated!r}")
 
     def statistics(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return statistics of many examples as JSON values, such as the number of clues."""
@@ -236,6 +302,12 @@ def require_setting(condition: bool, field: str, expected: str, value: object) -
 def split_buckets(split: Split) -> tuple[int, int]:
     """Return the half-open range of content buckets that belong to a split."""
     return _BUCKETS[split]
+
+
+def content_bucket(inputs: np.ndarray) -> int:
+    """Return the bucket of an example's inputs, which decides its split."""
+    digest = hashlib.sha256(f"{inputs.shape}".encode() + np.ascontiguousarray(inputs).tobytes()).digest()
+    return int.from_bytes(digest[:8], "little") % NUM_BUCKETS
 
 
 def split_number(split: Split) -> int:

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from looped.tasks import Batch, Split, Task, decode_task, encode_task
+from looped.tasks import SPLITS, Batch, Split, Task, decode_task, encode_task
 from looped.tasks.base import MAX_EXAMPLES, require_setting
 from looped.utils.errors import InputError, require
 from looped.utils.files import bounded_lines, from_json, save
@@ -110,6 +110,25 @@ def stats(task: Task, size: int = 1000, seed: int = 0, split: Split = "train") -
         classes = Counter(batch.targets[batch.mask].tolist())
         result["classes"] = {str(label): classes[label] for label in sorted(classes)}
     return result | task.statistics(examples)
+
+
+def split_problems(task: Task, seed: int = 0, size: int | None = None, count: int = 500) -> list[str]:
+    """Return what is wrong with a task's splits, judged by the first examples of each: shared or repeated inputs."""
+    drawn = {split: task.sample(seed, split, range(count), size).inputs for split in SPLITS}
+    inputs = {split: {example.tobytes() for example in examples} for split, examples in drawn.items()}
+    problems = []
+    for split in ("validation", "test"):
+        if shared := len(inputs[split] & inputs["train"]):
+            problems.append(
+                f"{shared} of {len(inputs[split])} {split} examples are training examples too: draw them with "
+                "Task.draw_batch, which keeps the splits apart"
+            )
+        if len(inputs[split]) < count // 10 and task.num_distinct(split, size) is None:
+            problems.append(
+                f"only {len(inputs[split])} of {count} {split} examples differ: intervals will be too narrow unless "
+                "Task.num_distinct says so"
+            )
+    return problems
 
 
 def fingerprint(batch: Batch) -> str:

@@ -3,7 +3,7 @@
 config.json    the `RunConfig`
 log.jsonl      one line per log record
 checkpoints/   the last two checkpoints
-data.json      hashes of the files that examples are taken from, if any
+data.json      hashes of files that examples come from and of outside code, if any
 result.json    the `TrainResult`, once the run is finished
 """
 
@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from looped.config import RunConfig, differences
 from looped.serde import check_fields, decode, encode
-from looped.tasks import Task
 from looped.training.checkpoint import Checkpoint, load_newest, sweep_checkpoints
 from looped.utils.errors import InputError, require
 from looped.utils.files import is_temporary, locked, make_folder, read_sealed, require_regular, save_sealed, sweep
@@ -69,7 +68,8 @@ class RunFolder:
         """
         self.check(config)
         if not (self.config_path.exists() and self.has_checkpoint()):
-            save_sealed(self.config_path, config.to_json())
+            code = config.outside_code()
+            save_sealed(self.config_path, config.to_json() | ({"code": code} if code else {}))
 
     def check(self, config: RunConfig) -> None:
         """Raise InputError if this folder belongs to another run."""
@@ -82,9 +82,9 @@ class RunFolder:
                     f"{self.path} holds another run: its {name} is {theirs!r}, this one's is {ours!r}{hint}", field=name
                 )
 
-    def check_data(self, task: Task) -> None:
-        """Store the hashes of a new run's data. Raise InputError if a resumed run would see other data."""
-        current = task.fingerprints()
+    def check_data(self, config: RunConfig) -> None:
+        """Store the hashes of a new run's data and outside code. Raise InputError if a resumed run would use others."""
+        current = {**config.task.fingerprints(), **config.outside_code()}
         if current and not self.has_checkpoint():
             save_sealed(self.data_path, current)
         stored = read_sealed(self.data_path) if self.data_path.exists() else {}
@@ -92,7 +92,8 @@ class RunFolder:
             now = current.get(name, "none")
             require(
                 before == now,
-                f"{self.path} was trained on another {name}: expected SHA-256 {str(before)[:12]}..., got {now[:12]}...",
+                f"{self.path} was trained with another {name}: expected SHA-256 {str(before)[:12]}..., "
+                f"got {now[:12]}... (--out starts a new run)",
             )
 
     def read_config(self) -> RunConfig:
@@ -105,6 +106,12 @@ class RunFolder:
             return RunConfig.from_json(data)
         except InputError as error:
             raise InputError(f"{self.config_path}: {error}") from None
+
+    def changed_code(self, config: RunConfig) -> list[str]:
+        """Return the names of the files that defined the run when it was trained and have changed since then."""
+        stored = read_sealed(self.config_path).get("code", {})
+        now = config.outside_code()
+        return [name for name, before in stored.items() if now.get(name, before) != before]
 
     def read_result(self) -> TrainResult | None:
         """Return the result of a finished run, or None."""

@@ -22,6 +22,7 @@ from looped.models.model import load_weights
 from looped.models.pretrained import read_shipped, require_no_near_miss, resolve_name
 from looped.recipes import configure
 from looped.tasks import Split
+from looped.tasks.datasets import split_problems
 from looped.training.batches import batch_at, batches
 from looped.training.checkpoint import Checkpoint, save_checkpoint
 from looped.training.distributed import ALONE, Group, joined
@@ -175,7 +176,7 @@ class Trainer:
                 first_outcome = None
             # A result counts only with its weights: if the last checkpoint is damaged, the end is trained again.
             if result is None or self.step < self.config.train.num_steps:
-                from_main(lambda: self.folder.check_data(self.config.task))
+                from_main(lambda: self.folder.check_data(self.config))
                 if announcement is not None:
                     self._warn(announcement)
                 result = self._fit(first_outcome)
@@ -193,6 +194,9 @@ class Trainer:
         num_held_out(config.task, "validation", config.train.runtime.eval_size, trained_size(config))
         example = config.task.sample(EVALUATION_SEED, "validation", [0], trained_size(config))
         self.model.check_inputs(torch.from_numpy(example.inputs).to(self.device))
+        if outside := config.outside_code():
+            for problem in split_problems(config.task, config.seed, trained_size(config)):
+                self._warn(f"{', '.join(outside)}: {problem}")
         batch = batch_at(self.step, config, self.group)
         self._started = time.monotonic()
         return self.train_step(self.step, to_device(batch, self.device))
