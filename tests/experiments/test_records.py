@@ -60,9 +60,27 @@ def test_a_record_is_read_back_as_it_was_written(record, tmp_path):
     path = tmp_path / record.path
     save_record(path, record)
     assert read_record(path) == record
-    assert Record.from_json(json.loads(path.read_text())).to_json() == record.to_json()
+    assert read_record(path).to_json() == record.to_json()
     assert path.stat().st_size < 20_000
     assert max(map(len, path.read_text().splitlines())) < 400
+
+
+def test_read_record_with_a_flipped_bit_raises(record, tmp_path):
+    path = tmp_path / "one.json"
+    save_record(path, record)
+    good = path.read_bytes()
+    for bit in range(0, 8 * len(good), 101):
+        data = bytearray(good)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=r"one\.json"):
+            read_record(path)
+
+
+def test_read_record_without_a_hash_reads_a_record_of_an_older_version(record, tmp_path):
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps(record.to_json()))
+    assert read_record(path) == record
 
 
 def test_measurements_have_six_digits_and_configs_all_of_theirs(record):

@@ -19,7 +19,7 @@ from looped.experiments.spec import Cell
 from looped.serde import Count, NonNegative, decode, encode
 from looped.training.evaluation import Evaluation, LoopScore
 from looped.utils.errors import InputError, as_number, require, require_field
-from looped.utils.files import read_json, save_text
+from looped.utils.files import content_hash, read_sealed, save_text
 
 VERSION = 1
 RECORD_NAME = "record.json"
@@ -243,17 +243,18 @@ def _more_finished(before: Record | None, now: Record) -> Record:
 
 
 def read_record(path: Path) -> Record:
-    return Record.from_json(read_json(path), str(path))
+    """Return the record in a file. Raise InputError if it is none, or damaged. Records of version 0.1 have no hash."""
+    return Record.from_json(read_sealed(path, required=False), str(path))
 
 
 def save_record(path: Path, record: Record) -> None:
-    """Write a record, at once or not at all: one line per field, and one per loop count of an evaluation.
+    """Write a record with its hash, at once or not at all: one line per field, and one per loop count.
 
     One that could not be read again, by us or by others (JSON has no NaN), is an `InputError` that names the field.
     """
     data = record.to_json()
     Record.from_json(data, str(path))
-    save_text(path, to_text(data) + "\n")
+    save_text(path, to_text({**data, "sha256": content_hash(data)}) + "\n")
 
 
 def seedless_key(config: RunConfig) -> str:

@@ -35,7 +35,7 @@ from looped.training.evaluation import EVALUATION_SEED, Evaluation
 from looped.training.run_folder import RunFolder
 from looped.training.schedules import trained_size
 from looped.utils.errors import InputError, require
-from looped.utils.files import read_json, save
+from looped.utils.files import read_sealed, save
 from looped.utils.stats import INTERVAL_DEVIATIONS, fisher_exact, mean_interval
 from looped.utils.version import __version__
 
@@ -263,9 +263,8 @@ def _read_record(path: Path) -> tuple[dict[str, Any], ShippedScore | None]:
     """Return the record of a run and the score of its test; nothing if there is no record or no test."""
     if not path.exists():
         return {}, None
-    record = read_json(path)
+    record = read_sealed(path, required=False)
     try:
-        require(isinstance(record, dict), "expected an object")
         test = record.get("test")
         return record, None if test is None else _shipped_score(decode(Evaluation, test, "test"))
     except (KeyError, InputError) as error:

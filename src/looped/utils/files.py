@@ -211,13 +211,16 @@ def save_sealed(path: Path, value: dict[str, Any]) -> None:
     save_json(path, {**value, "sha256": content_hash(value)})
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
-    """Return a JSON object that `save_sealed` wrote. Raise InputError if any bit of its content has changed."""
+def read_sealed(path: Path, *, required: bool = True) -> dict[str, Any]:
+    """Return a JSON object that was written with its hash. Raise InputError if any bit of its content has changed.
+
+    A file without a hash is damaged, too, unless none is `required`.
+    """
     value = read_json(path)
     require(isinstance(value, dict), f"{path}: expected a JSON object, got {str(value)[:80]!r}")
     stored = value.pop("sha256", None)
-    require(stored is not None, f"{path} is damaged: expected a field sha256")
-    require(stored == content_hash(value), f"{path} is damaged: its content does not match its SHA-256")
+    require(stored is not None or not required, f"{path} is damaged: expected a field sha256")
+    require(stored in (None, content_hash(value)), f"{path} is damaged: its content does not match its SHA-256")
     return value
 
 
