@@ -18,7 +18,7 @@ from looped.tasks.base import MAX_INDEX
 from looped.utils import plugins
 from looped.utils.errors import InputError, closest, require
 from looped.utils.field_docs import documents_fields
-from looped.utils.types import Device, EngineChoice
+from looped.utils.types import Device, EngineChoice, Precision
 
 MAX_LOOP_CHOICES = 8
 MAX_SIZE_CHOICES = 16
@@ -92,7 +92,7 @@ class ModelConfig:
     """softmax, or hardmax as in the theory: equal weights on the largest scores"""
     norm: Literal["rms", "query-key", "none"] = "rms"
     """RMS norm before attention, feed-forward layer and head; or of queries, keys and before the head only"""
-    precision: Literal["float32", "bfloat16", "float8", "float64"] = "float32"
+    precision: Precision = "float32"
     """precision of the matmuls; with bfloat16, weights stay in float32 and the state in float32 or 24 bits of it. With
     float8, the fused engine's largest matmuls have 8-bit factors, and the others bfloat16 (width at least 512)"""
 

@@ -20,6 +20,8 @@ class SolveCommand:
     """number of the test example to ask, from 0 (None: one that the model solves, or number 0)"""
     loops: int | None = None
     """loops to run (None: the trained number)"""
+    images: int = 1
+    """Sudoku: ask about up to this many symmetric images of the puzzle, until an answer obeys the rules"""
     delay: float | None = None
     """seconds between loops on a terminal (None: 0.15, or less so that all loops take at most five seconds)"""
     svg: Path | None = None
@@ -57,9 +59,16 @@ def solve(arguments: list[str]) -> None:
     else:
         inputs, targets = run.test_example(command.index)
         truth = run.task.answer(targets)
-    frames = list(run.solve(inputs, command.loops))
+    if command.images == 1:
+        image, frames = 1, list(run.solve(inputs, command.loops))
+    else:
+        from looped.inference.images import solve_images
+
+        image, frames = solve_images(run, inputs, command.images, command.loops)
     play = Play(run.name, run.task, inputs, frames, truth)
     verdict = run.task.verdict(inputs, frames[-1].outputs, truth)
+    if command.images > 1:
+        verdict += f" (image {image} of {command.images})" if image else f" (and so are all {command.images} images)"
     if command.svg is not None:
         save_text(command.svg, film(play))
     if command.json:

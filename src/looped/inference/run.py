@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from looped.training.evaluation import EVALUATION_SEED, Evaluation, evaluate
 from looped.training.run_folder import RunFolder
 from looped.training.schedules import trained_size
 from looped.utils.errors import require
+from looped.utils.types import Precision
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,13 @@ class Run:
         else:
             batch = self.task.sample(EVALUATION_SEED, "test", [index or 0], trained_size(self.config))
         return batch.inputs[0], batch.targets[0]
+
+    def with_precision(self, precision: Precision) -> "Run":
+        """Return this run with its model computing in another precision. Hundreds of loops need float32."""
+        config = replace(self.config, model=replace(self.config.model, precision=precision))
+        model = build_model(config.model, self.task.spec)
+        model.load_state_dict(self.model.state_dict())
+        return replace(self, config=config, model=on_device(model, next(self.model.parameters()).device))
 
     def evaluate(
         self, loops: Sequence[int] | None = None, size: int | None = None, split: Split = "test"

@@ -171,7 +171,7 @@ def _evaluate(
             raise Stopped
         batch = task.sample(seed, split, indices[start : start + step], example_size)
         parts.append(batch)
-        for loop, scores in _read_outs(model, batch.inputs, loops):
+        for loop, scores in read_outs(model, batch.inputs, loops):
             for name, values in _measure(scores, task, batch).items():
                 found[loop].setdefault(name, []).append(values)
         if progress is not None:
@@ -202,7 +202,7 @@ def _batch_size(task: Task) -> int:
 
 
 @torch.no_grad()
-def _read_outs(model: LoopModel, inputs: np.ndarray, loops: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+def read_outs(model: LoopModel, inputs: np.ndarray, loops: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
     """Yield (loop, the model's answer after it), one at a time.
 
     One pass serves all loop counts, unless the loop times depend on the number of loops (extrapolation "rescale").

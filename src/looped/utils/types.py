@@ -7,6 +7,8 @@ Device = Literal["auto", "cpu", "cuda"]
 Engine = Literal["eager", "compiled", "fused"]
 """implementation of the loops; `models/engines.py` describes each"""
 EngineChoice = Literal["auto", Engine]
+Precision = Literal["float32", "bfloat16", "float8", "float64"]
+"""precision of matmuls"""
 Split = Literal["train", "validation", "test"]
 Progress = Callable[[int, int], None]
 """function called with the number of examples done and their total"""

@@ -1,0 +1,113 @@
+"""Ask a Sudoku model about several symmetric images of a puzzle and keep an answer that obeys the rules.
+
+A puzzle has one solution, so a full board that keeps the clues and obeys the rules is the solution. Checking an answer
+is therefore free: it needs no truth.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from looped.inference.run import Frame, Run
+from looped.models import LoopModel
+from looped.tasks import Task
+from looped.tasks.sudoku import Sudoku
+from looped.tasks.sudoku.symmetry import Symmetry, obey_rules, random_symmetries
+from looped.training.evaluation import EVALUATION_SEED, num_held_out, read_outs
+from looped.utils.errors import InputError, require
+from looped.utils.stats import mean_interval
+from looped.utils.types import Progress
+
+MAX_IMAGES = 1000
+BATCH = 250
+
+
+@dataclass(frozen=True)
+class ImageScore:
+    """How many puzzles are solved after some loops when several images are tried."""
+
+    loops: int
+    images: int
+    """number of images that were tried; any of them may solve the puzzle"""
+    accuracy: float
+    low: float
+    high: float
+    """95 % interval"""
+
+
+def solve_images(
+    run: Run, puzzle: np.ndarray, num_images: int, num_loops: int | None = None
+) -> tuple[int, list[Frame]]:
+    """Ask about one image after the other until an answer obeys the rules.
+
+    Return the number of that image, from 1, and its frames, mapped back to the puzzle. If no answer obeys the rules,
+    return 0 and the frames of the puzzle itself.
+    """
+    task, symmetries = _sudoku(run.task), _symmetries(run.task, num_images)
+    frames_of_puzzle: list[Frame] = []
+    for number, symmetry in enumerate(symmetries, 1):
+        frames = [
+            replace(
+                frame,
+                outputs=(outputs := symmetry.undo(frame.outputs)),
+                answer=task.answer(outputs),
+                probabilities=_undo_cells(symmetry.cells, frame.probabilities),
+            )
+            for frame in run.solve(symmetry.apply(puzzle), num_loops)
+        ]
+        if obey_rules(frames[-1].outputs, task.side):
+            return number, frames
+        frames_of_puzzle = frames_of_puzzle or frames
+    return 0, frames_of_puzzle
+
+
+def evaluate_images(
+    model: LoopModel,
+    task: Task,
+    num_images: int,
+    size: int | None = None,
+    loops: Sequence[int] | None = None,
+    *,
+    progress: Progress | None = None,
+) -> list[ImageScore]:
+    """Return the fraction of test puzzles that 1, 2, 4, ... and `num_images` images solve, at each loop count."""
+    task = _sudoku(task)
+    symmetries = _symmetries(task, num_images)
+    loops = sorted(set(loops or [model.config.num_loops]))
+    indices = np.arange(num_held_out(task, "test", size))
+    solved = {loop: np.zeros((num_images, len(indices)), dtype=np.bool_) for loop in loops}
+    for start in range(0, len(indices), BATCH):
+        here = slice(start, start + BATCH)
+        puzzles = task.sample(EVALUATION_SEED, "test", indices[here]).inputs
+        for number, symmetry in enumerate(symmetries):
+            images = symmetry.apply(puzzles)
+            for loop, scores in read_outs(model, images, loops):
+                answers = scores.argmax(dim=-1).cpu().numpy()
+                solved[loop][number, here] = obey_rules(np.where(images == 0, answers, images), task.side)
+        if progress is not None:
+            progress(min(start + BATCH, len(indices)), len(indices))
+    counts = sorted({*(2**power for power in range(num_images.bit_length())), num_images})
+    return [_score(loop, count, solved[loop][:count].any(axis=0)) for loop in loops for count in counts]
+
+
+def _score(loops: int, count: int, solved: np.ndarray) -> ImageScore:
+    values = solved.astype(np.float64)
+    return ImageScore(loops, count, float(values.mean()), *mean_interval(values))
+
+
+def _undo_cells(cells: np.ndarray, values: np.ndarray) -> np.ndarray:
+    original = np.empty_like(values)
+    original[cells] = values
+    return original
+
+
+def _sudoku(task: Task) -> Sudoku:
+    if not isinstance(task, Sudoku):
+        raise InputError(f"images: expected a Sudoku model, got one for {task.name}", field="images")
+    return task
+
+
+def _symmetries(task: Task, num_images: int) -> list[Symmetry]:
+    require(1 <= num_images <= MAX_IMAGES, f"images: expected an integer in 1..{MAX_IMAGES}, got {num_images}")
+    return random_symmetries(_sudoku(task).side, num_images)
