@@ -35,6 +35,10 @@ class ImageScore:
     high: float
     """95 % interval"""
 
+    def __str__(self) -> str:
+        images = "1 image " if self.images == 1 else f"{self.images} images"
+        return f"{self.loops:>6}  {self.accuracy:>10.4f}  {self.low:.4f} to {self.high:.4f}  with {images}"
+
 
 def solve_images(
     run: Run, puzzle: np.ndarray, num_images: int, num_loops: int | None = None
