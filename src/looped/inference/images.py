@@ -92,12 +92,13 @@ def evaluate_images(
         if progress is not None:
             progress(min(start + BATCH, len(indices)), len(indices))
     counts = sorted({*(2**power for power in range(num_images.bit_length())), num_images})
-    return [_score(loop, count, solved[loop][:count].any(axis=0)) for loop in loops for count in counts]
+    return [_score(loop, solved[loop][:count]) for loop in loops for count in counts]
 
 
-def _score(loops: int, count: int, solved: np.ndarray) -> ImageScore:
-    values = solved.astype(np.float64)
-    return ImageScore(loops, count, float(values.mean()), *mean_interval(values))
+def _score(loops: int, solved: np.ndarray) -> ImageScore:
+    """Return the score of (images, puzzles) booleans."""
+    any_image = solved.max(axis=0).astype(np.float64)
+    return ImageScore(loops, len(solved), float(any_image.mean()), *mean_interval(any_image))
 
 
 def _undo_cells(cells: np.ndarray, values: np.ndarray) -> np.ndarray:
