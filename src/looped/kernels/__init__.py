@@ -4,6 +4,7 @@ from looped.kernels.cross_entropy import linear_cross_entropy
 from looped.kernels.reference import (
     LayerWeights,
     Modulation,
+    Remember,
     Rotation,
     add_attention,
     add_feed_forward,
@@ -16,6 +17,7 @@ from looped.kernels.reference import (
 __all__ = [
     "LayerWeights",
     "Modulation",
+    "Remember",
     "Rotation",
     "add_attention",
     "add_feed_forward",

@@ -3,6 +3,7 @@
 The state is (batch, seq, dim) and keeps its own precision. The matmuls run in the precision of the weights.
 """
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -17,6 +18,8 @@ SMALLEST_NORM = 1e-30  # lower bound on a gradient norm, so that the growth of a
 
 Activation = Literal["gelu", "relu", "silu"]
 Norm = Literal["rms", "query-key", "none"]
+Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""cache of one layer in one loop: takes new keys and values (batch, head, seq, size), returns those to attend to"""
 _ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu}
 
 
@@ -43,10 +46,10 @@ class LayerWeights(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """Rotary positions: cosines and sines of (seq, head size / 2) angles."""
+    """Rotary positions: cosines and sines of (seq, head size / 2) angles, or (batch, 1, seq, head size / 2)."""
 
-    cos: Float[Tensor, "seq half"]
-    sin: Float[Tensor, "seq half"]
+    cos: Float[Tensor, "*batch seq half"]
+    sin: Float[Tensor, "*batch seq half"]
 
 
 def rms_normalise(x: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
@@ -84,14 +87,16 @@ def add_attention(
     *,
     num_heads: int,
     causal: bool,
-    bias: Float[Tensor, "batch 1 #seq seq"] | None = None,
+    bias: Float[Tensor, "batch 1 #seq key"] | None = None,
     rotation: Rotation | None = None,
     attention_weights: Literal["softmax", "hardmax"] = "softmax",
     norm: Norm = "rms",
+    remember: Remember | None = None,
 ) -> Float[Tensor, "batch seq dim"]:
     """Return X + gamma * Attn(RMSN(X)), with scores divided by the square root of the head size.
 
     `bias` is added to the scores to mask keys. Without it, a query attends to all keys, or to no later ones if causal.
+    `remember` is a cache, which adds the keys and values of earlier tokens.
     """
     batch, seq, dim = x.shape
     hidden = normalise(x, modulation, norm="none" if norm == "none" else "rms").to(w_qkv.dtype)
@@ -104,6 +109,8 @@ def add_attention(
     query, key, value = qkv.permute(2, 0, 3, 1, 4)
     if rotation is not None:
         query, key = rotate(query, rotation), rotate(key, rotation)
+    if remember is not None:
+        key, value = remember(key, value)
     if attention_weights == "softmax":
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, is_causal=causal)
     else:
@@ -112,18 +119,24 @@ def add_attention(
 
 
 def padding_bias(
-    attention_mask: Bool[Tensor, "batch seq"], *, causal: bool, dtype: torch.dtype
-) -> Float[Tensor, "batch 1 #seq seq"]:
+    attention_mask: Bool[Tensor, "batch seq"],
+    *,
+    causal: bool,
+    dtype: torch.dtype,
+    queries: Int[Tensor, " query"] | None = None,
+) -> Float[Tensor, "batch 1 #query seq"]:
     """Return an additive mask for the scores: -inf at padded keys and, if causal, at later ones.
 
     `attention_mask` is True at tokens. A query whose keys are all masked attends to itself (causal) or to all padding,
     because SDPA backends disagree about fully masked rows. Without causality, one row serves all queries. The mask has
     floats, because SDPA would convert booleans again in every layer of every loop, and store each result for backward.
+    With a cache, `queries` are the places of the queries among the keys (default: all places).
     """
     if causal:
         places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-        earlier = attention_mask[:, None, None, :] & (places <= places[:, None])
-        visible = earlier | (places == places[:, None])
+        queries = places if queries is None else queries
+        earlier = attention_mask[:, None, None, :] & (places <= queries[:, None])
+        visible = earlier | (places == queries[:, None])
     else:
         visible = (attention_mask | ~attention_mask.any(dim=1, keepdim=True))[:, None, None, :]
     return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, -torch.inf)
@@ -131,10 +144,10 @@ def padding_bias(
 
 def attend_to_largest(
     query: Float[Tensor, "batch head seq size"],
-    key: Float[Tensor, "batch head seq size"],
-    value: Float[Tensor, "batch head seq size"],
+    key: Float[Tensor, "batch head key size"],
+    value: Float[Tensor, "batch head key size"],
     *,
-    bias: Float[Tensor, "batch 1 #seq seq"] | None = None,
+    bias: Float[Tensor, "batch 1 #seq key"] | None = None,
     causal: bool,
 ) -> Float[Tensor, "batch head seq size"]:
     """Return hardmax attention: the mean of the values whose scores are largest. Scores get no gradient."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Generator, Tensor, nn
 
 from looped.config import ModelConfig
@@ -55,8 +55,13 @@ class LoopModel(ShapedModule):
         total = plural(self.num_parameters(), "parameter")
         return f"{spec.seq_len:,} {ends}, {total}\n{super().extra_repr()}"
 
-    def embed(self, inputs: Shaped[Tensor, "batch seq *size"]) -> Float[Tensor, "batch seq dim"]:
-        """Return the embeddings of tokens or vectors, with positions."""
+    def embed(
+        self, inputs: Shaped[Tensor, "batch seq *size"], places: Int[Tensor, "batch seq"] | None = None
+    ) -> Float[Tensor, "batch seq dim"]:
+        """Return the embeddings of tokens or vectors, with positions.
+
+        `places` are the positions of the inputs in their sequences (default: from 0).
+        """
         self.check_inputs(inputs)
         seq_len = inputs.shape[1]
         positions = self.config.positions
@@ -68,12 +73,13 @@ class LoopModel(ShapedModule):
             state = F.embedding(inputs, self.embedding)
         else:
             state = F.linear(inputs.to(self.embedding.dtype), self.embedding, self.b_embedding)
+        places = torch.arange(seq_len, device=state.device) if places is None else places
         if positions == "learned":
-            state = state + self.positions[0][:seq_len]
+            state = state + F.embedding(places, self.positions[0])
         elif positions == "sinusoidal":
-            places = torch.arange(seq_len, dtype=self.stack.count_dtype, device=state.device)
+            angles = sinusoid(places.flatten().to(self.stack.count_dtype), self.config.dim)
             # The root mean square of a sine is 1 / sqrt(2). The factor makes positions as large as token embeddings.
-            state = state + math.sqrt(2) * EMBEDDING_STD * sinusoid(places, self.config.dim).to(state.dtype)
+            state = state + math.sqrt(2) * EMBEDDING_STD * angles.view(*places.shape, -1).to(state.dtype)
         elif positions == "coordinates":
             for table, ids in zip(self.positions, self.coordinates, strict=True):
                 state = state + F.embedding(ids[:seq_len], table)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from looped import kernels
 from looped.config import ModelConfig
-from looped.kernels import LayerWeights, Modulation, Rotation
+from looped.kernels import LayerWeights, Modulation, Remember, Rotation
 from looped.models.conditioning import (
     ATTENTION,
     FEED_FORWARD,
@@ -312,41 +312,60 @@ class LoopStack(ShapedModule):
         attention_mask: Bool[Tensor, "batch seq"] | None = None,
     ) -> Prepared:
         """Return the values that all loops share: cast weights, modulation tables, positions and masks."""
+        return self.prepare_times(self.times(num_loops, device), seq_len, attention_mask)
+
+    def prepare_times(
+        self,
+        times: Float[Tensor, " time"],
+        seq_len: int,
+        attention_mask: Bool[Tensor, "batch seq"] | None = None,
+    ) -> Prepared:
+        """Return what `prepare` returns for loops at these times, which may be any (see `times`)."""
         layers = self._layers()
         bias = None
         if attention_mask is not None:
             bias = kernels.padding_bias(attention_mask, causal=self.causal, dtype=self.compute_dtype)
         return Prepared(
             weights=[layer.weights(self.compute_dtype) for layer in layers],
-            modulation=_by_loop(self.modulation(num_loops, device), num_loops, len(layers)),
-            signal=None if self.signal is None else self.signal(self._times(num_loops, device)),
-            rotation=self.rotation(seq_len, device),
+            modulation=_by_loop(self._modulation_at(times), len(times), len(layers)),
+            signal=None if self.signal is None else self.signal(times),
+            rotation=self.rotation(seq_len, times.device),
             attention_mask=None if attention_mask is None else attention_mask[..., None],
             bias=bias,
         )
 
     def modulation(self, num_loops: int, device: torch.device) -> tuple[Modulation, Modulation]:
         """Return the modulation of attention and of the feed-forward layer, as tables (loop, layer, dim)."""
-        if not self.config.supports_loops(num_loops):
-            rows = f"a table of {self.config.num_loops} loops has no row for loop {num_loops}"
-            raise InputError(
-                f"model.extrapolation: expected 'clamp' or 'rescale', because {rows}, got 'extend'",
-                field="model.extrapolation",
-            )
-        table = None if self.conditioner is None else self.conditioner(self._times(num_loops, device))
+        return self._modulation_at(self.times(num_loops, device))
+
+    def _modulation_at(self, times: Float[Tensor, " time"]) -> tuple[Modulation, Modulation]:
+        table = None if self.conditioner is None else self.conditioner(times)
         gains = zip(*(layer.gains for layer in self._layers()), strict=True)
         attention, feed_forward = (None if each[0] is None else torch.stack(each) for each in gains)
-        return modulation_tables(self.config.resolved_conditioning, table, (attention, feed_forward), num_loops)
+        return modulation_tables(self.config.resolved_conditioning, table, (attention, feed_forward), len(times))
 
-    def loop(self, state: Tensor, embeddings: Tensor, prepared: Prepared, t: int) -> Tensor:
-        """Return TF(x, t): inject the embeddings into the state, then apply the layers once."""
+    def loop(
+        self,
+        state: Tensor,
+        embeddings: Tensor,
+        prepared: Prepared,
+        t: int,
+        remember: Sequence[Remember | None] | None = None,
+    ) -> Tensor:
+        """Return TF(x, t): inject the embeddings into the state, then apply the layers once.
+
+        `remember` has the cache of each layer in this loop (`looped.inference.cache`).
+        """
         if self.config.injection == "add":
             state = state + embeddings
         elif self.w_inject is not None:
             state = (torch.cat((state, embeddings), dim=-1) @ self.w_inject.T).to(state.dtype)
         if prepared.signal is not None:
             state = state + prepared.signal[t]
-        for weights, (attention, feed_forward) in zip(prepared.weights, prepared.modulation[t], strict=True):
+        caches = remember or [None] * len(prepared.weights)
+        for weights, (attention, feed_forward), cache in zip(
+            prepared.weights, prepared.modulation[t], caches, strict=True
+        ):
             state = self.add_attention(
                 state,
                 attention,
@@ -358,6 +377,7 @@ class LoopStack(ShapedModule):
                 rotation=prepared.rotation,
                 attention_weights=self.config.attention_weights,
                 norm=self.config.norm,
+                remember=cache,
             )
             state = self.add_feed_forward(
                 state,
@@ -373,14 +393,25 @@ class LoopStack(ShapedModule):
 
     def rotation(self, seq_len: int, device: torch.device) -> Rotation | None:
         """Return the angles of rotary positions, or None if the config has other positions."""
+        return self.rotation_at(torch.arange(seq_len, device=device))
+
+    def rotation_at(self, places: Int[Tensor, "*batch seq"]) -> Rotation | None:
+        """Return the angles of rotary positions at these places, or None if the config has other positions."""
         if self.config.positions != "rotary":
             return None
         half = self.config.dim // self.config.num_heads // 2
-        frequencies = 10000.0 ** (-torch.arange(half, dtype=self.count_dtype, device=device) / half)
-        angles = torch.arange(seq_len, dtype=self.count_dtype, device=device)[:, None] * frequencies
+        frequencies = 10000.0 ** (-torch.arange(half, dtype=self.count_dtype, device=places.device) / half)
+        angles = places.to(self.count_dtype)[..., None] * frequencies
         return Rotation(angles.cos(), angles.sin())
 
-    def _times(self, num_loops: int, device: torch.device) -> Tensor:
+    def times(self, num_loops: int, device: torch.device) -> Float[Tensor, " num_loops"]:
+        """Return the time of each loop. Raise InputError if a free table has no row for one of them."""
+        if not self.config.supports_loops(num_loops):
+            rows = f"a table of {self.config.num_loops} loops has no row for loop {num_loops}"
+            raise InputError(
+                f"model.extrapolation: expected 'clamp' or 'rescale', because {rows}, got 'extend'",
+                field="model.extrapolation",
+            )
         return loop_times(
             num_loops, self.config.num_loops, self.config.extrapolation, device=device, dtype=self.count_dtype
         )
