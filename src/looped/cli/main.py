@@ -32,6 +32,7 @@ VERBS = {
     "train": Verb("train TASK", "train a model; the same command resumes a stopped run", "train:train"),
     "eval": Verb("eval RUN", "evaluate a trained run at chosen loop counts, with intervals", "evaluate:evaluate"),
     "solve": Verb("solve RUN", "ask a trained run and watch its answer after every loop", "solve:solve"),
+    "generate": Verb("generate RUN", "continue a text with a trained language model", "generate:generate"),
     "inspect": Verb(
         "inspect RUN", "look inside a trained run: state, continuity and modulation per loop", "inspect:inspect"
     ),

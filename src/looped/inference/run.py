@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from looped.config import RunConfig
+from looped.inference.early_exit import ExitRule
+from looped.inference.generate import Continuation, Sampling, continue_texts
 from looped.models import LoopModel, build_model
 from looped.models.engines import set_engine
 from looped.models.model import load_weights
 from looped.tasks import Batch, Split, Task
+from looped.tasks.language import Language
 from looped.training.evaluation import EVALUATION_SEED, Evaluation, evaluate
 from looped.training.run_folder import RunFolder
 from looped.training.schedules import trained_size
@@ -85,6 +88,44 @@ class Run:
         """Return the answer to one question after the last loop."""
         *_, frame = self.solve(question, num_loops)
         return frame.answer
+
+    def generate(
+        self,
+        prompts: str | Sequence[str] = "",
+        max_tokens: int = 100,
+        num_loops: int | None = None,
+        *,
+        temperature: float = 0.8,
+        top_p: float = 0.95,
+        seed: int = 0,
+        exit_rule: str | None = None,
+    ) -> list[Continuation]:
+        """Continue one or more texts with a language model and return a continuation for each.
+
+        A temperature of 0 takes the likeliest token. The same seed gives the same text. `exit_rule`, such as
+        `stable:3`, lets each token stop at its own loop.
+        """
+        prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        rule = None if exit_rule is None else ExitRule.parse(exit_rule)
+        *_, texts = self.grow_texts(prompts, max_tokens, num_loops, Sampling(temperature, top_p, seed), rule)
+        return texts
+
+    def grow_texts(
+        self,
+        prompts: Sequence[str],
+        max_tokens: int,
+        num_loops: int | None,
+        sampling: Sampling,
+        exit_rule: ExitRule | None = None,
+    ) -> Iterator[list[Continuation]]:
+        """Yield the continuations of all prompts after every token."""
+        task = self.task
+        require(isinstance(task, Language), f"{self.name}: expected a model of language, got one of {task.name}")
+        assert isinstance(task, Language)
+        return continue_texts(
+            self.model, task.tokenizer, prompts, max_tokens=max_tokens, num_loops=num_loops, sampling=sampling,
+            exit_rule=exit_rule,
+        )  # fmt: skip
 
     def solve(self, question: str | np.ndarray, num_loops: int | None = None) -> Iterator[Frame]:
         """Yield the answer after every loop. A question is text as a person types it, or the inputs of an example."""

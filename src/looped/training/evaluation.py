@@ -165,21 +165,21 @@ def _evaluate(
         require_counts(loops=loop)
     found: dict[int, dict[str, list[np.ndarray]]] = {loop: {} for loop in loops}
     parts: list[Batch] = []
-    step = _batch_size(task)
+    step = batch_size(task)
     for start in range(0, len(indices), step):
         if stopped():
             raise Stopped
         batch = task.sample(seed, split, indices[start : start + step], example_size)
         parts.append(batch)
         for loop, scores in read_outs(model, batch.inputs, loops):
-            for name, values in _measure(scores, task, batch).items():
+            for name, values in measure(scores, task, batch).items():
                 found[loop].setdefault(name, []).append(values)
         if progress is not None:
             progress(min(start + step, len(indices)), len(indices))
     whole = Batch(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
     counts = whole.mask.sum(axis=1)
     scores = tuple(
-        _loop_score(loop, {name: np.concatenate(arrays) for name, arrays in found[loop].items()}, counts, task.metric)
+        summarise(loop, {name: np.concatenate(arrays) for name, arrays in found[loop].items()}, counts, task.metric)
         for loop in loops
     )
     return Evaluation(task.name, split, len(indices), task.metric, task.baseline(whole), model.config.num_loops, scores)
@@ -196,7 +196,7 @@ def num_held_out(task: Task, split: Split, size: int | None = None, example_size
     return task.distinct_among(split, size, example_size)
 
 
-def _batch_size(task: Task) -> int:
+def batch_size(task: Task) -> int:
     """Return a batch size that keeps the class scores of all positions within about a gigabyte."""
     return max(1, min(MAX_BATCH, MAX_SCORES // (task.spec.seq_len * task.spec.output_size)))
 
@@ -216,7 +216,7 @@ def read_outs(model: LoopModel, inputs: np.ndarray, loops: Sequence[int]) -> Ite
             yield t + 1, model.read_out(state)
 
 
-def _measure(scores: Tensor, task: Task, batch: Batch) -> dict[str, np.ndarray]:
+def measure(scores: Tensor, task: Task, batch: Batch) -> dict[str, np.ndarray]:
     """Return the task's metrics of each example and, for classes, the cross-entropy summed over counted positions."""
     if task.spec.kind == "vectors":
         values = scores.cpu().numpy()
@@ -228,7 +228,7 @@ def _measure(scores: Tensor, task: Task, batch: Batch) -> dict[str, np.ndarray]:
     return {**metrics, "loss": losses.masked_fill(~mask, 0).sum(dim=1).double().cpu().numpy()}
 
 
-def _loop_score(loops: int, values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> LoopScore:
+def summarise(loops: int, values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> LoopScore:
     """Return means over examples, the loss per counted position, and the interval of the task's metric.
 
     All are NaN if any output is non-finite, because classes read from such scores would be right by chance only.

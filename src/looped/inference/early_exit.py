@@ -1,0 +1,252 @@
+"""Early exit: stop looping as soon as an answer has settled.
+
+A rule is written KIND:LIMIT. It looks at every loop of an example (or of a token of a text) and says when to stop:
+
+- `stable:3`: the answer has been the same for 3 loops
+- `entropy:0.1`: the entropy of every counted position is below 0.1 nats
+- `change:0.01`: the state moved by less than 0.01 of its size
+- `budget:12`: 12 loops are done
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from looped.models import LoopModel
+from looped.utils.errors import InputError, require
+
+
+class Watcher(ABC):
+    """Follow the examples of a batch from loop to loop, and say which are done."""
+
+    limit_is_count: ClassVar[bool] = False
+    """whether the rule's limit is a number of loops"""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+
+    @abstractmethod
+    def __call__(
+        self,
+        state: Float[Tensor, "batch seq dim"],
+        scores: Float[Tensor, "rows classes"],
+        owners: Int[Tensor, " rows"],
+    ) -> Bool[Tensor, " batch"]:
+        """Return which examples are done after one more loop.
+
+        `scores` has one row for each counted position, and `owners` the example of each row.
+        """
+
+    def keep(self, examples: Bool[Tensor, " batch"], rows: Bool[Tensor, " rows"]) -> None:
+        """Forget the examples that left the batch."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value[rows if name.endswith("rows") else examples])
+
+
+class Stable(Watcher):
+    """Stop if the classes of all counted positions have been the same for `limit` loops."""
+
+    limit_is_count = True
+
+    def __init__(self, limit: float) -> None:
+        super().__init__(limit)
+        self.answer_rows: Tensor | None = None
+        self.streak: Tensor | None = None
+
+    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor) -> Tensor:
+        answers = scores.argmax(dim=-1)
+        if self.answer_rows is None or self.streak is None:
+            self.streak = torch.ones(len(state), dtype=torch.long, device=state.device)
+        else:
+            same = _all_of_each(answers == self.answer_rows, owners, len(state))
+            self.streak = torch.where(same, self.streak + 1, 1)
+        self.answer_rows = answers
+        return self.streak >= self.limit
+
+
+class LowEntropy(Watcher):
+    """Stop if the entropy of the class probabilities is below `limit` nats at every counted position."""
+
+    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor) -> Tensor:
+        logarithms = scores.float().log_softmax(dim=-1)
+        entropies = -(logarithms.exp() * logarithms).sum(dim=-1)
+        return _all_of_each(entropies < self.limit, owners, len(state))
+
+
+class SmallChange(Watcher):
+    """Stop if the state of an example moved by less than `limit` times its size."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__(limit)
+        self.before: Tensor | None = None
+
+    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor) -> Tensor:
+        before, self.before = self.before, state
+        if before is None:
+            return torch.zeros(len(state), dtype=torch.bool, device=state.device)
+        return (state - before).flatten(1).norm(dim=1) < self.limit * state.flatten(1).norm(dim=1)
+
+
+class Budget(Watcher):
+    """Stop after `limit` loops."""
+
+    limit_is_count = True
+
+    def __init__(self, limit: float) -> None:
+        super().__init__(limit)
+        self.loops = 0
+
+    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor) -> Tensor:
+        self.loops += 1
+        return torch.full((len(state),), self.loops >= self.limit, device=state.device)
+
+
+WATCHERS: dict[str, type[Watcher]] = {
+    "stable": Stable, "entropy": LowEntropy, "change": SmallChange, "budget": Budget,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ExitRule:
+    """When to stop looping: a kind of `WATCHERS` and its limit."""
+
+    kind: str
+    limit: float
+
+    def __post_init__(self) -> None:
+        known = self.kind in WATCHERS and math.isfinite(self.limit) and self.limit > 0
+        if not known or (WATCHERS[self.kind].limit_is_count and self.limit != int(self.limit)):
+            expected = f"one of {', '.join(WATCHERS)} and a positive number"
+            raise InputError(f"exit: expected {expected}, got {self.kind!r} and {self.limit}", field="exit")
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.limit:g}"
+
+    @classmethod
+    def parse(cls, text: str) -> "ExitRule":
+        """Return the rule that a text such as `stable:3` means."""
+        kind, _, limit = text.partition(":")
+        try:
+            return cls(kind, float(limit))
+        except ValueError:  # no number, or no rule with such a number
+            expected = "stable:LOOPS, entropy:NATS, change:FRACTION or budget:LOOPS, such as stable:3"
+            raise InputError(f"exit: expected {expected}, got {text!r}", field="exit") from None
+
+    def watcher(self) -> Watcher:
+        """Return a new watcher for one batch."""
+        return WATCHERS[self.kind](self.limit)
+
+
+def _all_of_each(rows: Bool[Tensor, " rows"], owners: Int[Tensor, " rows"], batch: int) -> Bool[Tensor, " batch"]:
+    """Return for each example whether all of its rows are True."""
+    exceptions = torch.zeros(batch, dtype=torch.long, device=rows.device)
+    return exceptions.index_add_(0, owners, (~rows).long()) == 0
+
+
+@dataclass(frozen=True)
+class EarlyAnswers:
+    """The answers of a batch, each read after its own number of loops."""
+
+    scores: Float[Tensor, "batch seq out"]
+    """class scores or values at the counted positions, and zeros elsewhere"""
+    loops: Tensor
+    """(batch,) or (batch, seq): number of loops of each example, or of each token of a text"""
+
+
+@torch.no_grad()
+def answer_early(
+    model: LoopModel,
+    inputs: Shaped[Tensor, "batch seq *size"],
+    counted: Bool[Tensor, "batch seq"],
+    rule: ExitRule,
+    num_loops: int | None = None,
+) -> EarlyAnswers:
+    """Answer a batch of examples. An example leaves the batch when the rule stops it, and the others go on.
+
+    No example runs more than `num_loops` loops (default: the trained number).
+    """
+    _require_classes(model, rule)
+    stack, most = model.stack, model.stack.checked_loops(num_loops)
+    embeddings = model.embed(inputs)
+    prepared = stack.prepare(most, embeddings.shape[1], embeddings.device)
+    state, watch = stack.start(embeddings), rule.watcher()
+    remaining = torch.arange(len(inputs), device=inputs.device)
+    scores = torch.zeros(*inputs.shape[:2], model.spec.output_size, dtype=stack.dtype, device=inputs.device)
+    loops = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
+    owners, places = counted.nonzero(as_tuple=True)
+    for loop in range(1, most + 1):
+        state = stack.loop(state, embeddings, prepared, loop - 1)
+        found = model.read_out(state[owners, places])
+        done = watch(state, found, owners) | (loop == most)
+        if not done.any():
+            continue
+        leaving, staying = done[owners], ~done
+        scores[remaining[owners[leaving]], places[leaving]] = found[leaving]
+        loops[remaining[done]] = loop
+        if not staying.any():
+            break
+        watch.keep(staying, ~leaving)
+        state, embeddings, remaining = state[staying], embeddings[staying], remaining[staying]
+        owners, places = (staying.cumsum(0) - 1)[owners[~leaving]], places[~leaving]
+    return EarlyAnswers(scores, loops)
+
+
+@torch.no_grad()
+def read_early(
+    model: LoopModel,
+    tokens: Int[Tensor, "batch seq"],
+    rule: ExitRule,
+    num_loops: int | None = None,
+    skipped: Literal["last", "computed"] = "last",
+) -> EarlyAnswers:
+    """Read whole texts with an exit for each token, as generation does token by token, to measure what it costs.
+
+    In a loop that an earlier token skipped, a token attends to that token's keys and values of its last loop (`last`).
+    With `computed`, every token runs all loops and only its scores are read early. Neither saves time here.
+    """
+    _require_classes(model, rule)
+    require(model.stack.causal, "model: expected a causal model")
+    stack, most = model.stack, model.stack.checked_loops(num_loops)
+    embeddings = model.embed(tokens)
+    prepared = stack.prepare(most, tokens.shape[1], embeddings.device)
+    state, watch = stack.start(embeddings), rule.watcher()
+    owners = torch.arange(tokens.numel(), device=tokens.device)
+    scores = torch.zeros(*tokens.shape, model.spec.output_size, dtype=stack.dtype, device=tokens.device)
+    loops = torch.zeros_like(tokens)
+    slots = [_LastSeen(loops) for _ in stack.layers] if skipped == "last" else None
+    for loop in range(1, most + 1):
+        state = stack.loop(state, embeddings, prepared, loop - 1, slots)
+        found = model.read_out(state)
+        done = watch(state.flatten(0, 1)[:, None], found.flatten(0, 1), owners).view_as(tokens) | (loop == most)
+        leaving = done & (loops == 0)
+        scores[leaving] = found[leaving]
+        loops[leaving] = loop
+        if (loops > 0).all():
+            break
+    return EarlyAnswers(scores, loops)
+
+
+class _LastSeen:
+    """The cache of one layer: a token that has stopped (`loops` above 0) keeps its keys and values."""
+
+    def __init__(self, loops: Int[Tensor, "batch seq"]) -> None:
+        self.loops = loops
+        self.before: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        if self.before is not None:
+            stopped = (self.loops > 0)[:, None, :, None]
+            key, value = torch.where(stopped, self.before[0], key), torch.where(stopped, self.before[1], value)
+        self.before = key, value
+        return self.before
+
+
+def _require_classes(model: LoopModel, rule: ExitRule) -> None:
+    if model.spec.kind == "vectors" and rule.kind in ("stable", "entropy"):
+        raise InputError(f"exit: expected change or budget for a task without classes, got {rule}", field="exit")
