@@ -1,7 +1,7 @@
 """Single bits flipped in the files of a run: all bits of the small JSON files, samples of the large ones.
 
 A checkpoint with a flipped bit must be noticed and the one before used, to the same end. A flipped bit in another JSON
-file must end in one line and exit code 2.
+file must end in one line and exit code 2; in the log, `looped check` finds it.
 """
 
 import os
@@ -14,7 +14,16 @@ from pathlib import Path
 
 from faults.target import Outcome, Target
 from faults.tries import Result, Tries, one
-from faults.workloads import checkpoints, first_step, goes_on, make_killed_run, step_of, training, undisturbed
+from faults.workloads import (
+    checkpoints,
+    first_step,
+    goes_on,
+    make_killed_run,
+    paper_run,
+    step_of,
+    training,
+    undisturbed,
+)
 
 _BATCH = 50
 _TRAINED = 60
@@ -22,10 +31,13 @@ _TRAINED = 60
 
 
 def flip_bits(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
-    """Flip bits in the newest checkpoint of a killed run, then in the other JSON files of a finished one."""
+    """Flip bits in the newest checkpoint of a killed run, then in the other files of a finished one."""
     killed, finished = target.scratch / "flipped-run", target.fresh_folder("finished") / "run"
     make_killed_run(target, killed, at_step=17)
     target.run(training(target).command, finished.parent)
+    target.run(paper_run(target).command, finished.parent)
+    record = sorted((finished.parent / "runs").glob("*/record.json"))[0]
+    shutil.copy(record, finished)
     for path in sorted(checkpoints(killed)[-1].iterdir()):
         row, bits = f"bit flips, {path.name} of the newest checkpoint", _bits(path, full, seed)
         for bit in random.Random(seed).sample(bits, min(len(bits), _TRAINED)):
@@ -33,7 +45,7 @@ def flip_bits(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
             yield one(f"{row}, trained on", f"trained@{path.name}@{bit}", go_on)
         for cases in _batches(path, bits):
             yield Tries(f"{row}, read", cases, partial(_read, target, killed, path))
-    for path in sorted(finished.glob("*.json")):
+    for path in sorted(finished.glob("*.json*")):
         for cases in _batches(path, _bits(path, full, seed)):
             yield Tries(f"bit flips, {path.name}", cases, partial(_refuse, target, finished, path))
 
@@ -69,8 +81,10 @@ def _read(target: Target, killed: Path, path: Path, cases: Sequence[str]) -> lis
 
 
 def _refuse(target: Target, finished: Path, path: Path, cases: Sequence[str]) -> list[Result]:
-    """Solve with a run whose JSON file has a flipped bit, or, where that does not read the file, train it."""
-    command = ["solve", "{}", "--json"] if path.name == "config.json" else [*training(target).command[:-1], "{}"]
+    """Give a command that reads a run's file with a flipped bit: it must be refused."""
+    train = [*training(target).command[:-1], "{}"]
+    readers = {"config.json": ["solve", "{}", "--json"], "result.json": train}
+    command = readers.get(path.name, ["check", f"{{}}/{path.name}" if path.name == "record.json" else "{}"])
     found = []
     for case, outcome in zip(cases, _try_bits(target, command, finished, path, cases), strict=True):
         problem = outcome.complaint or (None if outcome.code == 2 else f"not noticed: exit code {outcome.code}")
@@ -101,7 +115,7 @@ def _bits(path: Path, full: bool, seed: int) -> list[int]:
     """Return which bits of a file to flip; in a sample, always those of the step's digits."""
     data = path.read_bytes()
     number = 8 * len(data)
-    small = path.suffix == ".json"
+    small = path.suffix in (".json", ".jsonl")
     if small and full:
         return list(range(number))
     draws = random.Random(f"{seed} {path.name}")

@@ -117,6 +117,8 @@ class Target:
     @functools.cached_property
     def commit(self) -> str:
         """Return the commit of the source tree, with + where files were changed."""
+        if shutil.which("git") is None:
+            return "unknown"
         git = ["git", "-C", str(self.source)]
         head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
         changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True).stdout.strip()
