@@ -53,7 +53,7 @@ def test_report_sorts_experiments_into_tables_studies_and_small_problems(whole):
 
 def test_report_judges_full_size_numbers_only(whole):
     verdicts = {one.anchor: {result.verdict for result in one.results} for one in (*whole.tables, *whole.small)}
-    assert verdicts["table1"] <= {"agrees", "differs"}
+    assert verdicts["table1"] <= {"agrees", "better", "worse"}
     assert verdicts["table1-laptop"] == verdicts["table3"] == {"not comparable"}
     facts = {name: number for number, name in whole.facts}
     compared = len(GPU.cells) + 3  # Tables 1 and 2

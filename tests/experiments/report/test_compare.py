@@ -24,20 +24,20 @@ def result(value, low, high, paper=None, config=ACCURACY, **cell) -> CellResult:
 
 
 @pytest.mark.parametrize(
-    ("paper", "config", "verdict", "is_better"),
+    ("paper", "config", "verdict"),
     [
-        (0.50, ACCURACY, "agrees", False),
-        (0.48, ACCURACY, "agrees", True),  # the end of the interval belongs to it
-        (0.47, ACCURACY, "differs", True),
-        (0.53, ACCURACY, "differs", False),
-        (0.53, ERROR, "differs", True),  # a lower error is better
-        (0.40, ERROR, "differs", False),
-        (None, ACCURACY, None, None),
+        (0.50, ACCURACY, "agrees"),
+        (0.48, ACCURACY, "agrees"),  # the end of the interval belongs to it
+        (0.47, ACCURACY, "better"),
+        (0.53, ACCURACY, "worse"),
+        (0.53, ERROR, "better"),  # a lower error is better
+        (0.40, ERROR, "worse"),
+        (None, ACCURACY, None),
     ],
 )
-def test_verdict_of_a_number_follows_from_its_interval(paper, config, verdict, is_better):
+def test_verdict_of_a_number_follows_from_its_interval(paper, config, verdict):
     found = result(0.5, 0.48, 0.52, paper, config)
-    assert (found.verdict, found.is_better) == (verdict, is_better)
+    assert found.verdict == verdict
     assert found.difference == (None if paper is None else pytest.approx(0.5 - paper))
 
 
@@ -45,13 +45,13 @@ def test_verdict_of_a_number_follows_from_its_interval(paper, config, verdict, i
     ("interval", "paper", "config", "verdict"),
     [
         ((0.0002, 0.0010), 0.0, ACCURACY, "agrees"),  # printed as 0.0 %, so below 0.05 %
-        ((0.0006, 0.0014), 0.0, ACCURACY, "differs"),
+        ((0.0006, 0.0014), 0.0, ACCURACY, "better"),
         ((0.7004, 0.7040), 0.700, ACCURACY, "agrees"),  # printed as 70.0 %
-        ((0.7006, 0.7040), 0.700, ACCURACY, "differs"),
+        ((0.7006, 0.7040), 0.700, ACCURACY, "better"),
         ((0.00174, 0.0018), 1.7e-3, ERROR, "agrees"),  # up to 1.75e-3
-        ((0.00176, 0.0018), 1.7e-3, ERROR, "differs"),
+        ((0.00176, 0.0018), 1.7e-3, ERROR, "worse"),
         ((15.94, 16.2), 15.9, ERROR, "agrees"),
-        ((15.96, 16.2), 15.9, ERROR, "differs"),
+        ((15.96, 16.2), 15.9, ERROR, "worse"),
     ],
 )
 def test_verdict_allows_for_the_rounding_of_printed_numbers(interval, paper, config, verdict):
@@ -62,7 +62,7 @@ def test_verdict_allows_for_the_rounding_of_printed_numbers(interval, paper, con
 def test_verdict_without_interval_or_for_another_problem_is_no_judgement():
     assert result(0.5, None, None, 0.5).verdict == "inconclusive"
     other = result(0.9, 0.88, 0.92, 0.1, comparable=False)
-    assert (other.verdict, other.difference, other.is_better) == ("not comparable", None, None)
+    assert (other.verdict, other.difference) == ("not comparable", None)
 
 
 def test_only_full_size_experiments_are_comparable():

@@ -277,15 +277,10 @@ def _text(texts: Findings, name: str, scale: str) -> str:
 
 def _facts(tables: Sequence[Section], records: Iterable[Record]) -> tuple[tuple[str, str], ...]:
     """Return the numbers at the top of the page, each with its meaning."""
-    compared = [one for section in tables for one in section.results if one.difference is not None]
+    compared = [one.verdict for section in tables for one in section.results if one.difference is not None]
     finished = [record for record in records if record.finished]
-    counts = {
-        "numbers compared with the paper": len(compared),
-        "agree": sum(one.verdict == "agrees" for one in compared),
-        "are better": sum(one.verdict == "differs" and bool(one.is_better) for one in compared),
-        "are worse": sum(one.verdict == "differs" and not one.is_better for one in compared),
-    }
-    facts = [(str(count), name) for name, count in counts.items()] if compared else []
-    facts.append((str(len(finished)), "finished runs"))
-    facts.append((f"{sum(record.seconds for record in finished) / 3600:.1f} h", "of training"))
-    return tuple(facts)
+    names = {"agrees": "agree", "better": "are better", "worse": "are worse"}
+    facts = [(str(len(compared)), "numbers compared with the paper")]
+    facts += [(str(compared.count(verdict)), text) for verdict, text in names.items()]
+    hours = sum(record.seconds for record in finished) / 3600
+    return *(facts if compared else []), (str(len(finished)), "finished runs"), (f"{hours:.1f} h", "of training")

@@ -1,11 +1,11 @@
 """Draw results: ours as solid lines and filled dots, the paper's numbers as dashed lines and hollow dots."""
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from looped.experiments.metrics import metric_named, metric_of
-from looped.experiments.report.compare import CellResult, distinct_records
+from looped.experiments.metrics import Metric, metric_named, metric_of
+from looped.experiments.report.compare import CellResult, distinct_records, grouped
 from looped.experiments.report.tables import row_name
 from looped.experiments.spec import Cell
 from looped.utils.stats import correlation
@@ -16,15 +16,6 @@ EXTRAPOLATIONS = ("clamp", "rescale")
 """test sets with the same examples, but other time indices beyond the trained loops"""
 FEWEST_RUNS = 5
 """a correlation over fewer runs says nothing"""
-Item = TypeVar("Item")
-Key = TypeVar("Key", bound=Hashable)
-
-
-def _grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    groups: dict[Key, list[Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def without_loops(name: str) -> str:
@@ -35,39 +26,39 @@ def without_loops(name: str) -> str:
 def against_loops(cells: Sequence[Cell], results: Sequence[CellResult], *, with_paper: bool) -> list[Lines]:
     """Return a chart per row: the numbers against the loops that the models were trained with."""
     charts = []
-    for title, members in _grouped(results, lambda one: without_loops(one.cell.row)).items():
-        metric = members[0].metric
+    for title, members in grouped(results, lambda one: without_loops(one.cell.row)).items():
         name_recipes = with_paper or len({one.cell.recipe for one in members}) > 1
         series: list[Series] = []
         levels: list[Level] = []
-        for (name, recipe), line in _grouped(
-            members, lambda one: (without_loops(one.cell.column), one.cell.recipe)
-        ).items():
+        models = grouped(members, lambda one: (without_loops(one.cell.column), one.cell.recipe))
+        for (name, recipe), line in models.items():
             line.sort(key=lambda one: one.loops)
             colour, label = COLOURS.get(line[0].block, GREY), f"{name}, {recipe}" if recipe and name_recipes else name
             if line[0].block == "standard":
                 levels.append(Level(label, line[0].value, colour, dashed=False))
             else:
-                loops, values = [one.loops for one in line], [one.value for one in line]
-                low, high = _bounds(line)
-                marker = RECIPE_MARKERS.get(recipe, "o")
-                series.append(Series(label, colour, loops, values, low, high, marker=marker))
+                numbers = [one.loops for one in line], [one.value for one in line], *_bounds(line)
+                series.append(Series(label, colour, *numbers, marker=RECIPE_MARKERS.get(recipe, "o")))
         of_row = [cell for cell in cells if without_loops(cell.row) == title and cell.paper is not None and with_paper]
         first_recipe = [cell for cell in of_row if cell.recipe == of_row[0].recipe]
-        for name, line in _grouped(first_recipe, lambda cell: without_loops(cell.column)).items():
-            model, numbers = line[0].config.model, [cell.paper or 0.0 for cell in line]
-            colour, label = COLOURS.get(model.block, GREY), f"{name}, paper"
-            if model.block == "standard":
-                levels.append(Level(label, numbers[0], colour))
+        for name, line in grouped(first_recipe, lambda cell: without_loops(cell.column)).items():
+            block, values = line[0].config.model.block, [cell.paper or 0.0 for cell in line]
+            if block == "standard":
+                levels.append(Level(f"{name}, paper", values[0], COLOURS[block]))
             else:
                 loops = [cell.config.model.num_loops for cell in line]
-                series.append(Series(label, colour, loops, numbers, style="reference", marker="o"))
+                series.append(Series(f"{name}, paper", COLOURS[block], loops, values, style="reference", marker="o"))
         if max((len(one.x) for one in series), default=0) > 1:
-            heading = row_name(members[0].cell) if title else ""
-            axes = {"x_scale": "powers", "y_range": metric.axis_range, "percent": metric.is_share}
+            heading, metric = row_name(members[0].cell) if title else "", members[0].metric
             lines = tuple(series), tuple(levels)
-            charts.append(Lines(heading, "loops r in training and test", metric.label, *lines, **axes))
+            charts.append(Lines(
+                heading, "loops r in training and test", metric.label, *lines, x_scale="powers", **_y_axis(metric)
+            ))  # fmt: skip
     return charts
+
+
+def _y_axis(metric: Metric) -> dict[str, Any]:
+    return {"y_range": metric.axis_range, "percent": metric.is_share}
 
 
 def side_by_side(cells: Sequence[Cell], results: Sequence[CellResult], *, with_paper: bool) -> list[Dots]:
@@ -76,7 +67,7 @@ def side_by_side(cells: Sequence[Cell], results: Sequence[CellResult], *, with_p
     Beside the paper every cell is a group and every recipe a series. Otherwise groups and series are rows and columns.
     """
     charts = []
-    for metric, members in _grouped(results, lambda one: one.metric).items():
+    for metric, members in grouped(results, lambda one: one.metric).items():
         shown = [cell for cell in cells if metric_of(cell) == metric] if with_paper else [one.cell for one in members]
         one_row = len({cell.row for cell in shown}) == 1
         by_row = len({cell.row for cell in shown}) >= len({cell.column for cell in shown})
@@ -90,18 +81,11 @@ def side_by_side(cells: Sequence[Cell], results: Sequence[CellResult], *, with_p
             return one.cell.recipe or "ours" if with_paper else one.cell.column if by_row else one.cell.row
 
         groups = list(dict.fromkeys(map(group, shown)))
-        lines = _grouped(members, series_name)
-        series = [
-            Series(
-                name,
-                colour,
-                [one.value for one in line],
-                [groups.index(group(one.cell)) for one in line],
-                *_bounds(line),
-                style="dots",
-            )
-            for (name, line), colour in zip(lines.items(), _colours(list(lines.values())), strict=True)
-        ]
+        lines = grouped(members, series_name)
+        series = []
+        for (name, line), colour in zip(lines.items(), _colours(list(lines.values())), strict=True):
+            places = [groups.index(group(one.cell)) for one in line]
+            series.append(Series(name, colour, [one.value for one in line], places, *_bounds(line), style="dots"))
         if with_paper and (printed := {group(cell): cell.paper for cell in shown if cell.paper is not None}):
             places = [groups.index(name) for name in printed]
             series.append(Series("paper", GREY, [*printed.values()], places, style="reference", marker="D"))
@@ -131,26 +115,22 @@ def _colours(lines: Sequence[Sequence[CellResult]]) -> list[str]:
 
 def train_against_test(results: Sequence[CellResult]) -> list[Lines]:
     """Return a chart with a dot per run: its number on training examples against that on held-out examples."""
-    pairs: dict[str, list[tuple[float, float]]] = {}
     metric = metric_named(results[0].cell.config.task.metric)
-    for record in distinct_records(results):
-        if record.train is not None and record.test is not None:
-            name = record.test.metric
-            pair = record.train.trained.metrics[name], record.test.trained.metrics[name]
-            pairs.setdefault(record.config.model.block, []).append(pair)
-    points = [pair for inside in pairs.values() for pair in inside]
+    points = [
+        (record.config.model.block, *(each.trained.metrics[each.metric] for each in (record.train, record.test)))
+        for record in distinct_records(results)
+        if record.train is not None and record.test is not None
+    ]
     if not points:
         return []
-    found = correlation([x for x, _ in points], [y for _, y in points]) if len(points) >= FEWEST_RUNS else None
+    found = correlation([x for _, x, _ in points], [y for _, _, y in points]) if len(points) >= FEWEST_RUNS else None
     title = f"correlation {found:.3f} over {len(points)} runs" if found is not None else f"{len(points)} runs"
     series = tuple(
-        Series(block, COLOURS[block], [x for x, _ in inside], [y for _, y in inside], style="dots")
-        for block, inside in pairs.items()
+        Series(block, COLOURS[block], [x for _, x, _ in line], [y for _, _, y in line], style="dots")
+        for block, line in grouped(points, lambda point: point[0]).items()
     )
-    return [Lines(
-        title, f"training {metric.label}", f"test {metric.label}", series,
-        y_range=metric.axis_range, diagonal=True, percent=metric.is_share,
-    )]  # fmt: skip
+    axes = f"training {metric.label}", f"test {metric.label}"
+    return [Lines(title, *axes, series, diagonal=True, **_y_axis(metric))]
 
 
 def loop_by_loop(results: Sequence[CellResult]) -> list[Lines]:
@@ -171,7 +151,7 @@ def loop_by_loop(results: Sequence[CellResult]) -> list[Lines]:
             marks = tuple(sorted({float(one.loops) for one in members if one.block != "standard"}))
             charts.append(Lines(
                 title, "loops at which the answer is read", metric.label, tuple(series), marks=marks,
-                y_scale="linear" if metric.is_share else "log", y_range=metric.axis_range, percent=metric.is_share,
+                y_scale="linear" if metric.is_share else "log", **_y_axis(metric),
             ))  # fmt: skip
     return charts
 
@@ -193,8 +173,7 @@ def learning_curves(results: Sequence[CellResult]) -> list[Lines]:
         if series:
             charts.append(Lines(
                 title, "training samples", f"validation {metric.label}" if validated else "training loss",
-                tuple(series), y_range=metric.axis_range, percent=metric.is_share,
-                y_scale="linear" if metric.is_share or not validated else "log",
+                tuple(series), y_scale="linear" if metric.is_share or not validated else "log", **_y_axis(metric),
             ))  # fmt: skip
     return charts
 
@@ -203,23 +182,20 @@ def further_test_sets(results: Sequence[CellResult]) -> list[Dots]:
     """Return a chart per row with the further test sets of its largest models, such as puzzles by difficulty."""
     charts = []
     for title, members in _largest(results).items():
-        metric = metric_named(members[0].cell.config.task.metric)
-        all_names = [name for one in members for name in one.records[0].sets if name not in EXTRAPOLATIONS]
-        names = tuple(dict.fromkeys(all_names))
+        metric = metric_named(own := members[0].cell.config.task.metric)
+        names = tuple(dict.fromkeys(
+            name for one in members for name in one.records[0].sets if name not in EXTRAPOLATIONS
+        ))  # fmt: skip
         series = []
         for one in members:
-            sets = one.records[0].sets
-            rows = [(names.index(name), sets[name].trained) for name in names if name in sets]
-            if rows:
-                places, values, low, high = zip(
-                    *((place, row.metrics[one.cell.config.task.metric], row.low, row.high) for place, row in rows),
-                    strict=True,
-                )
-                series.append(Series(_label(one, members), COLOURS[one.block], values, places, low, high, style="dots"))
+            found = {names.index(name): test for name, test in one.records[0].sets.items() if name in names}
+            if scores := [test.trained for test in found.values()]:
+                values, low, high = zip(*((row.metrics[own], row.low, row.high) for row in scores), strict=True)
+                numbers = values, list(found), low, high
+                series.append(Series(_label(one, members), COLOURS[one.block], *numbers, style="dots"))
         if series:
-            charts.append(Dots(
-                title, metric.label, names, tuple(series), x_range=metric.axis_range, percent=metric.is_share
-            ))  # fmt: skip
+            axis = {"x_range": metric.axis_range, "percent": metric.is_share}
+            charts.append(Dots(title, metric.label, names, tuple(series), **axis))
     return charts
 
 
@@ -231,14 +207,14 @@ def _label(one: CellResult, members: Sequence[CellResult]) -> str:
 
 def _largest(results: Sequence[CellResult]) -> dict[str, list[CellResult]]:
     """Return, for each row, the run with the most loops of each model and recipe."""
-    rows: dict[str, dict[tuple[str, str], CellResult]] = {}
-    seen: dict[str, str] = {}
-    for one in sorted(results, key=lambda one: one.loops):
-        # Rows that show other numbers of the same runs would repeat the charts.
-        if seen.setdefault(one.records[0].key, one.cell.row) == one.cell.row:
-            rows.setdefault(one.cell.row, {})[one.block, one.cell.recipe] = one
-    ordered = dict.fromkeys(one.cell.row for one in results)
-    return {row: list(rows[row].values()) for row in ordered if row in rows}
+    first_rows: dict[str, str] = {}
+    for one in results:  # rows that show other numbers of the same runs would repeat the charts
+        first_rows.setdefault(one.records[0].key, one.cell.row)
+    shown = [one for one in results if first_rows[one.records[0].key] == one.cell.row]
+    return {
+        row: list({(one.block, one.cell.recipe): one for one in sorted(line, key=lambda one: one.loops)}.values())
+        for row, line in grouped(shown, lambda one: one.cell.row).items()
+    }
 
 
 def main_charts(

@@ -4,17 +4,20 @@ A number is compared with the paper's only if both belong to the same problem. T
 intervals do not overlap.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeVar
 
 from looped.experiments.metrics import Metric, metric_of
 from looped.experiments.records import Record, Value, cell_value, seedless_key
 from looped.experiments.spec import Cell, Experiment
 
-Verdict = Literal["agrees", "differs", "inconclusive", "not comparable"]
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+BLOCKS = ("standard", "looped", "modulated")
+Verdict = Literal["agrees", "better", "worse", "inconclusive", "not comparable"]
 Answer = Literal["yes", "no", "equal", "inconclusive"]
 
 
@@ -29,6 +32,7 @@ class CellResult:
 
     @cached_property
     def metric(self) -> Metric:
+        """Return the metric that the cell shows."""
         return metric_of(self.cell)
 
     @property
@@ -38,35 +42,28 @@ class CellResult:
 
     @property
     def low(self) -> float | None:
-        """Return the lowest end of the intervals of all seeds, or None if one has no interval."""
-        ends = [each.low for each in self.values]
-        return None if None in ends else min(end for end in ends if end is not None)
+        """Return the lowest end of the intervals of all seeds, or None if there are none."""
+        return min((each.low for each in self.values if each.low is not None), default=None)
 
     @property
     def high(self) -> float | None:
-        """Return the highest end of the intervals of all seeds, or None if one has no interval."""
-        ends = [each.high for each in self.values]
-        return None if None in ends else max(end for end in ends if end is not None)
+        """Return the highest end of the intervals of all seeds, or None if there are none."""
+        return max((each.high for each in self.values if each.high is not None), default=None)
 
     @property
     def block(self) -> str:
+        """Return the kind of model: standard, looped or modulated."""
         return self.cell.config.model.block
 
     @property
     def loops(self) -> int:
+        """Return the number of loops in training."""
         return self.cell.config.model.num_loops
 
     @property
     def difference(self) -> float | None:
         """Return our number minus the paper's, or None if they cannot be compared."""
         return self.value - self.cell.paper if self.cell.paper is not None and self.cell.comparable else None
-
-    @property
-    def is_better(self) -> bool | None:
-        """Return True if our number is better than the paper's, or None if they cannot be compared."""
-        if self.difference is None:
-            return None
-        return self.difference > 0 if self.metric.higher_is_better else self.difference < 0
 
     @property
     def verdict(self) -> Verdict | None:
@@ -81,26 +78,31 @@ class CellResult:
             return "not comparable"
         if self.low is None or self.high is None:
             return "inconclusive"
-        rounding = _rounding_of(paper, self.metric.is_share)
-        return "agrees" if self.low - rounding <= paper <= self.high + rounding else "differs"
+        # Shares are printed to 0.1 %, other numbers to their last digit.
+        exponent = -3 if self.metric.is_share else int(Decimal(repr(paper)).as_tuple().exponent)
+        rounding = 0.5 * 10.0**exponent
+        if self.low - rounding <= paper <= self.high + rounding:
+            return "agrees"
+        return "better" if (self.value > paper) == self.metric.higher_is_better else "worse"
 
 
-def _rounding_of(paper: float, is_share: bool) -> float:
-    """Return half of the last printed digit of a number of the paper; shares are printed to 0.1 %."""
-    exponent = -3 if is_share else Decimal(repr(paper)).as_tuple().exponent
-    assert isinstance(exponent, int), "the paper's numbers are finite"
-    return 0.5 * 10.0**exponent
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Group items by a key, in the order of their first appearance."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def cell_results(experiment: Experiment, records: Mapping[str, Record]) -> list[CellResult]:
     """Return the cells that have finished runs, in the order of the experiment."""
-    runs = runs_by_config(record for record in records.values() if record.finished)
+    finished = sorted((one for one in records.values() if one.finished), key=lambda record: record.config.seed)
+    runs = grouped(finished, lambda record: seedless_key(record.config))
     results = []
     for cell in experiment.cells:
-        measured = [(one, cell_value(cell, one)) for one in runs.get(seedless_key(cell.config), [])]
-        pairs = [(record, value) for record, value in measured if value is not None]
-        if pairs:
-            results.append(CellResult(cell, tuple(one for one, _ in pairs), tuple(value for _, value in pairs)))
+        of_cell = [(one, cell_value(cell, one)) for one in runs.get(seedless_key(cell.config), [])]
+        if measured := [(one, value) for one, value in of_cell if value is not None]:
+            results.append(CellResult(cell, *zip(*measured, strict=True)))
     return results
 
 
@@ -109,10 +111,7 @@ def distinct_results(group: Sequence[Experiment], records: Mapping[str, Record])
     seen: set[tuple[str, ...]] = set()
     found: dict[Experiment, list[CellResult]] = {}
     for one in group:
-        keyed = {
-            (result.cell.name, *(record.key for record in result.records)): result
-            for result in cell_results(one, records)
-        }
+        keyed = {(each.cell.name, *(run.key for run in each.records)): each for each in cell_results(one, records)}
         found[one] = [result for key, result in keyed.items() if key not in seen]
         seen |= keyed.keys()
     return found
@@ -121,14 +120,6 @@ def distinct_results(group: Sequence[Experiment], records: Mapping[str, Record])
 def filled_cells(group: Sequence[Experiment], records: Mapping[str, Record]) -> set[str]:
     """Return the names of the cells that have a number in at least one of the experiments."""
     return {one.cell.name for each in group for one in cell_results(each, records)}
-
-
-def runs_by_config(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Group records that differ only in their seed, in the order of their seeds."""
-    groups: dict[str, list[Record]] = {}
-    for record in sorted(records, key=lambda record: record.config.seed):
-        groups.setdefault(seedless_key(record.config), []).append(record)
-    return groups
 
 
 def distinct_records(results: Iterable[CellResult]) -> list[Record]:
@@ -146,6 +137,7 @@ class Comparison:
 
     @property
     def ours(self) -> Answer:
+        """Return our answer. Two numbers differ if their intervals do not overlap."""
         one, other = self.first, self.second
         if one.low is None or one.high is None or other.low is None or other.high is None:
             return "inconclusive"
@@ -164,10 +156,11 @@ class Comparison:
         return "yes" if (one > other) == self.first.metric.higher_is_better else "no"
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Literal["agrees", "differs", "inconclusive", "not comparable"]:
+        """Return whether our answer is the paper's."""
         if self.papers is None or not (self.first.cell.comparable and self.second.cell.comparable):
             return "not comparable"
-        if "inconclusive" in (self.ours, self.papers) or self.papers == "equal":
+        if self.ours == "inconclusive" or self.papers == "equal":
             return "inconclusive"
         return "agrees" if self.ours == self.papers else "differs"
 
@@ -178,23 +171,20 @@ def comparisons(results: Sequence[CellResult]) -> dict[tuple[str, str], list[Com
     More loops: the most against the fewest. Everything else: at the largest number of loops that both models have.
     """
     found: dict[tuple[str, str], list[Comparison]] = {}
-    for row, recipe in dict.fromkeys((one.cell.row, one.cell.recipe) for one in results):
-        models: dict[str, dict[int, CellResult]] = {}
-        for one in sorted(results, key=lambda one: one.loops):
-            if (one.cell.row, one.cell.recipe) == (row, recipe):
-                models.setdefault(one.block, {})[one.loops] = one
-        looped, modulated = models.get("looped", {}), models.get("modulated", {})
-        standard = next(iter(models.get("standard", {}).values()), None)
-        of_row = []
-        for name, ladder in (("looped", looped), ("modulated", modulated)):
-            if len(ladder) > 1:
-                of_row.append(Comparison(f"Do more loops help? ({name})", ladder[max(ladder)], ladder[min(ladder)]))
-        if common := looped.keys() & modulated.keys():
-            most = max(common)
-            of_row.append(Comparison("Is modulated better than looped?", modulated[most], looped[most]))
-        for name, ladder in (("looped", looped), ("modulated", modulated)):
-            if ladder and standard is not None:
-                of_row.append(Comparison(f"Is {name} better than standard?", ladder[max(ladder)], standard))
-        if of_row:
-            found[row, recipe] = of_row
+    by_loops = sorted(results, key=lambda one: one.loops)
+    rows = grouped(by_loops, lambda one: (one.cell.row, one.cell.recipe))
+    for key in dict.fromkeys((one.cell.row, one.cell.recipe) for one in results):
+        models = {block: {one.loops: one for one in rows[key] if one.block == block} for block in BLOCKS}
+        standard = next(iter(models["standard"].values()), None)
+        more, better = [], []
+        for name in ("looped", "modulated"):
+            if ladder := models[name]:
+                most, fewest = ladder[max(ladder)], ladder[min(ladder)]
+                more += [Comparison(f"Do more loops help? ({name})", most, fewest)] if most is not fewest else []
+                better += [Comparison(f"Is {name} better than standard?", most, standard)] if standard else []
+        if common := models["looped"].keys() & models["modulated"].keys():
+            pair = (models[name][max(common)] for name in ("modulated", "looped"))
+            more.append(Comparison("Is modulated better than looped?", *pair))
+        if more or better:
+            found[key] = [*more, *better]
     return found

@@ -1,13 +1,13 @@
 """Arrange results as tables: plain data, which the page and the Markdown blocks both render."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from looped.config import RunConfig, differences
 from looped.experiments.metrics import metric_named, metric_of, short_power
 from looped.experiments.records import Record, cell_evaluation, seedless_key
-from looped.experiments.report.compare import CellResult, Comparison, comparisons
+from looped.experiments.report.compare import CellResult, Comparison, comparisons, distinct_records
 from looped.experiments.spec import Cell, Experiment
 from looped.training.schedules import trained_size
 from looped.utils.text import plural
@@ -47,9 +47,7 @@ def result_entry(one: CellResult | None, *, compact: bool = False) -> Entry:
     interval = one.metric.show_interval(one.low, one.high)
     if compact and one.low is not None and one.high is not None:
         interval = f"±{one.metric.show(max(one.high - one.value, one.value - one.low), unit=False)}"
-    mark = {"agrees": "agrees", "inconclusive": "inconclusive"}.get(one.verdict or "", "")
-    if one.verdict == "differs":
-        mark = "better" if one.is_better else "worse"
+    mark = one.verdict if one.verdict in SIGNS else ""
     return Entry(one.metric.show(one.value, unit=False), f"{interval}{seeds}", mark)
 
 
@@ -131,25 +129,15 @@ def runs_table(results: Sequence[CellResult]) -> Table:
             "parameters", "samples", "FLOPs", "seconds", "hardware", "commit", "note")  # fmt: skip
     lines = []
     for one in results:
+        difference = "" if one.difference is None else one.metric.show_difference(one.difference)
         for record, value in zip(one.records, one.values, strict=True):
             evaluation = cell_evaluation(one.cell, record)
             lines.append((
-                one.cell.label,
-                one.cell.recipe,
-                str(record.config.seed),
-                one.metric.show(value.value),
-                one.metric.show_interval(value.low, value.high),
-                paper_text(one.cell),
-                "" if one.difference is None else one.metric.show_difference(one.difference),
-                one.verdict or "",
-                f"{evaluation.size:,}" if evaluation else "",
-                f"{record.parameters:,}",
-                f"{record.samples:,}",
-                short_power(record.flops),
-                f"{record.seconds:,.0f}",
-                record.hardware,
-                _short_commit(record.commit),
-                record.note,
+                one.cell.label, one.cell.recipe, str(record.config.seed), one.metric.show(value.value),
+                one.metric.show_interval(value.low, value.high), paper_text(one.cell), difference, one.verdict or "",
+                f"{evaluation.size:,}" if evaluation else "", f"{record.parameters:,}", f"{record.samples:,}",
+                short_power(record.flops), f"{record.seconds:,.0f}", record.hardware,
+                _short_commit(record.commit), record.note,
             ))  # fmt: skip
     return _table(head, lines)
 
@@ -188,14 +176,10 @@ def other_runs_table(records: Sequence[Record], experiments: Sequence[Experiment
     for record in records:
         label, changes = _most_similar(record.config, experiments)
         lines.append((
-            label or record.config.folder_name,
-            str(record.config.seed),
-            _outcome(record),
-            f"{record.samples:,}",
+            label or record.config.folder_name, str(record.config.seed), _outcome(record), f"{record.samples:,}",
             f"{record.steps:,} of {record.config.train.num_steps:,}",
             "; ".join(f"{name} {ours} (cell: {others})" for name, (ours, others) in changes.items()),
-            record.note,
-            record.hardware,
+            record.note, record.hardware,
         ))  # fmt: skip
     return _table(head, lines)
 
@@ -205,19 +189,17 @@ def _most_similar(config: RunConfig, experiments: Sequence[Experiment]) -> tuple
 
     Differences of the task weigh most, then those of the model.
     """
-    best: tuple[str, dict[str, tuple[Any, Any]]] = "", {}
-    for experiment in experiments:
-        for cell in experiment.cells:
-            if (cell.config.task.name, cell.config.model.block) == (config.task.name, config.model.block):
-                changes = differences(replace(config, seed=cell.config.seed), cell.config)
-                if not best[0] or _distance(changes) < _distance(best[1]):
-                    best = f"{cell.label} ({experiment.id}, {experiment.scale})", changes
-    return best
+    alike = [
+        (f"{cell.label} ({one.id}, {one.scale})", differences(replace(config, seed=cell.config.seed), cell.config))
+        for one in experiments
+        for cell in one.cells
+        if (cell.config.task.name, cell.config.model.block) == (config.task.name, config.model.block)
+    ]
 
+    def distance(candidate: tuple[str, dict[str, Any]]) -> list[int]:
+        return [sum(name.startswith(part) for name in candidate[1]) for part in ("task.", "model.", "")]
 
-def _distance(changes: Mapping[str, Any]) -> tuple[int, int, int]:
-    of_task, of_model = (sum(name.startswith(part) for name in changes) for part in ("task.", "model."))
-    return of_task, of_model, len(changes)
+    return min(alike, key=distance, default=("", {}))
 
 
 def _outcome(record: Record) -> str:
@@ -228,9 +210,8 @@ def _outcome(record: Record) -> str:
         value = metric.show(score.metrics[record.test.metric])
         return f"{metric.label} {value} ({metric.show_interval(score.low, score.high)})"
     for name, label in (("validation", f"validation {metric.label}"), ("loss", "training loss")):
-        points = [point for point in record.curve if name in point]
-        if points:
-            shown = metric.show(points[-1][name]) if name == "validation" else f"{points[-1][name]:.3g}"
+        if points := [point for point in record.curve if name in point]:
+            shown = (metric if name == "validation" else metric_named("loss")).show(points[-1][name])
             return f"{label} {shown} after {points[-1]['samples']:,.0f} samples"
     return "none"
 
@@ -256,16 +237,14 @@ def row_name(cell: Cell) -> str:
 
 def cost_text(results: Sequence[CellResult], num_cells: int) -> str:
     """Return the number of cells, the seeds and the cost of an experiment in one line."""
-    records = {record.key: record for one in results for record in one.records}.values()
-    seeds = sorted({len(one.records) for one in results})
-    seed_text = plural(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    records = distinct_records(results)
+    fewest, most = (pick(len(one.records) for one in results) for pick in (min, max))
     hours = sum(record.seconds for record in records) / 3600
-    time = f"{hours:.1f} hours" if hours >= 2 else f"{60 * hours:.0f} minutes"
     return " · ".join((
         f"{len({one.cell.name for one in results})} of {plural(num_cells, 'cell')}",
-        f"{seed_text} per cell",
+        f"{plural(fewest, 'seed') if fewest == most else f'{fewest} to {most} seeds'} per cell",
         plural(len(records), "run"),
-        f"{time} of training",
+        f"{f'{hours:.1f} hours' if hours >= 2 else f'{60 * hours:.0f} minutes'} of training",
         f"{sum(record.samples for record in records):,} samples",
         " and ".join(dict.fromkeys(record.hardware for record in records)),
     ))  # fmt: skip
