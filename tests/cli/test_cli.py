@@ -266,12 +266,24 @@ def test_help_is_a_verb_too(capsys):
     assert answer(capsys, "help") == answer(capsys, "--help") == answer(capsys)
 
 
-@pytest.mark.parametrize("verb", ["data", "theory", "paper"])
-def test_a_verb_of_verbs_lists_them(verb, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main([verb, "--help"])
-    assert stop.value.code == 0
-    assert "VERB is one of" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    "words", [["data"], ["theory"], ["paper"], ["bench"], ["models"], ["train"], ["data", "build"]]
+)
+def test_help_of_a_group_explains_each_word_as_its_own_help_does(words, capsys):
+    def help_of(*words) -> str:
+        with pytest.raises(SystemExit) as stop:
+            main([*words, "--help"])
+        assert stop.value.code == 0
+        return capsys.readouterr().out
+
+    usage, *rows = (line for line in help_of(*words).splitlines() if line)
+    assert usage.startswith(f"usage: looped {' '.join(words)}")
+    assert len(rows) >= 3
+    for row in rows:
+        word, sentence = row.split(maxsplit=1)
+        assert len(sentence.split()) >= 4
+        if words in (["theory"], ["paper"], ["models"]):
+            assert sentence.lower() in " ".join(help_of(*words, word).lower().split())
 
 
 @pytest.mark.parametrize(

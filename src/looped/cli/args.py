@@ -8,7 +8,8 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -40,11 +41,15 @@ _NOT_A_NUMBER = {
 }
 
 
-def leading_name(arguments: list[str], what: str, known: Iterable[str], usage: str) -> tuple[str, list[str]]:
-    """Return the first word and the remaining arguments. For --help, list the known words and exit."""
-    known = list(known)
+def leading_name(arguments: list[str], what: str, known: Mapping[str, str | type], usage: str) -> tuple[str, list[str]]:
+    """Return the first word and the remaining arguments. For --help, explain the known words and exit.
+
+    `known` maps each word to its sentence of help, or to a class whose docstring starts with one.
+    """
     if arguments and arguments[0] in ("-h", "--help"):
-        print(f"usage: {usage}\n\n{what.upper()} is one of {', '.join(known)}")
+        rows = [(f"  {word}", _sentence(meaning)) for word, meaning in known.items()]
+        explained = "\n".join(aligned(rows, "<<"))
+        print(f"usage: {usage.removesuffix(' --help')} ...     ({usage} shows more)\n\n{explained}")
         raise SystemExit(0)
     if not arguments or arguments[0].startswith("-"):
         raise InputError(f"expected a {what} first, one of {', '.join(known)} ({usage})")
@@ -59,7 +64,8 @@ def leading_task(arguments: list[str], usage: str) -> tuple[str, list[str]]:
     """
     from looped.tasks import TASKS, installed_tasks
 
-    return leading_name(with_items(arguments), "task", {**TASKS, **installed_tasks()}, usage)
+    installed = {name: f"installed, from {entry.module}" for name, entry in installed_tasks().items()}
+    return leading_name(with_items(arguments), "task", {**installed, **TASKS}, usage)
 
 
 def with_items(arguments: Sequence[str]) -> list[str]:
@@ -78,6 +84,12 @@ def with_items(arguments: Sequence[str]) -> list[str]:
         flag, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
         replaced.append(flag + equals + name_of(value))
     return replaced
+
+
+def _sentence(meaning: str | type) -> str:
+    """Return the first sentence of a help text or of a class's docstring, as it stands beside a word in a list."""
+    text = " ".join((meaning if isinstance(meaning, str) else meaning.__doc__ or "").split())
+    return re.split(r"\.(?:\s|$)", text[:1].lower() + text[1:])[0]
 
 
 def peek(arguments: Sequence[str], flag: str) -> str | None:
@@ -106,6 +118,11 @@ def expand_train_flags(arguments: Sequence[str]) -> list[str]:
             flag = f"{flag}.kind"
         expanded.append(flag + equals + value)
     return expanded
+
+
+def command_class(fields: Sequence[Any], explanation: str) -> type:
+    """Return a dataclass of flags for `parse`, whose help starts with the explanation."""
+    return make_dataclass("Command", fields, frozen=True, namespace={"__doc__": explanation})
 
 
 def parse(command: type[Parsed], arguments: Sequence[str], program: str) -> Parsed:

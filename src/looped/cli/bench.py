@@ -11,7 +11,11 @@ from looped.cli.args import leading_name, parse, require_writable, show
 from looped.utils.errors import require
 from looped.utils.types import Device, Engine
 
-_VERBS = ("train", "infer", "scaling")
+_VERBS = {
+    "train": "Measure the speed of training steps with each engine.",
+    "infer": "Measure the speed of answers with each engine.",
+    "scaling": "Measure time and memory of a training step for growing loops, tokens and batch.",
+}
 
 
 @dataclass(frozen=True)

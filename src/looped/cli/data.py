@@ -3,17 +3,22 @@
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import field, make_dataclass
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from looped.cli.args import JSON_HELP, json_text, leading_name, leading_task, parse, show
+from looped.cli.args import JSON_HELP, command_class, json_text, leading_name, leading_task, parse, show
 from looped.cli.progress import Bar
 from looped.utils.types import Split
 
-_VERBS = ("sample", "build", "check", "stats")
+_VERBS = {
+    "sample": "Show examples of a task with their answers.",
+    "build": "Write examples of a task to a file, one JSON object a line.",
+    "check": "Check every example of a file that looped data build wrote.",
+    "stats": "Count the answers and sizes of a task's examples.",
+}
 _STANDARD_OUTPUT = Path("/dev/stdout")
 _SIZES = {"sample": 5, "build": 1000, "stats": 1000}
 
@@ -48,7 +53,7 @@ def data(arguments: list[str]) -> None:
             0,
             ("out", Annotated[Path, tyro.conf.arg(help="file to write, one JSON object a line (-: standard output)")]),
         )
-    command: Any = parse(make_dataclass("DataCommand", fields, frozen=True), rest, f"looped data {verb} {name}")
+    command: Any = parse(command_class(fields, _VERBS[verb]), rest, f"looped data {verb} {name}")
 
     from looped.tasks import datasets as sets
 
@@ -83,7 +88,7 @@ def _check(arguments: list[str]) -> None:
         ("file", Annotated[tyro.conf.Positional[Path], tyro.conf.arg(help="a file that looped data build wrote")]),
         ("json", Annotated[bool, tyro.conf.arg(help=JSON_HELP)], field(default=False)),
     ]
-    command: Any = parse(make_dataclass("CheckCommand", options, frozen=True), arguments, "looped data check")
+    command: Any = parse(command_class(options, _VERBS["check"]), arguments, "looped data check")
 
     from looped.tasks import datasets as sets
 

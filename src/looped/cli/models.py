@@ -10,8 +10,6 @@ from looped.cli.args import aligned, leading_name, parse, require_writable, show
 from looped.utils.errors import InputError
 from looped.utils.types import Device
 
-_VERBS = ("list", "check", "pack")
-
 
 @dataclass(frozen=True)
 class ListCommand:
@@ -56,10 +54,11 @@ class PackCommand:
 
 def models(arguments: list[str]) -> None:
     """Run one of the verbs (default: list)."""
-    asked = {*_VERBS, "-h", "--help"} & {*arguments}
+    verbs = {"list": ListCommand, "check": CheckCommand, "pack": PackCommand}
+    asked = {*verbs, "-h", "--help"} & {*arguments}
     if not arguments or (arguments[0].startswith("-") and not asked):
         arguments = ["list", *arguments]
-    verb, rest = leading_name(arguments, "verb", _VERBS, "looped models [VERB] --help")
+    verb, rest = leading_name(arguments, "verb", verbs, "looped models [VERB] --help")
     {"list": _list, "check": _check, "pack": _pack}[verb](rest)
 
 

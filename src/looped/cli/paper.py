@@ -36,7 +36,7 @@ class Command:
 
 @dataclass(frozen=True)
 class ListCommand(Command):
-    """The experiments, and the work they are."""
+    """List the experiments and how much work each of them is."""
 
     scale: str = DEFAULT_SCALE
     """smoke, laptop, gpu or paper"""
@@ -54,7 +54,7 @@ class FoldersCommand(Command):
 
 @dataclass(frozen=True)
 class StatusCommand(FoldersCommand):
-    """How far each cell is."""
+    """Show how far the runs of each cell are."""
 
     scale: str = DEFAULT_SCALE
     """smoke, laptop, gpu or paper"""
@@ -64,7 +64,7 @@ class StatusCommand(FoldersCommand):
 
 @dataclass(frozen=True)
 class RunCommand(StatusCommand):
-    """Train and test what is missing; stopped anywhere, the same command goes on."""
+    """Train and test the missing runs; the same command resumes them."""
 
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
     """which ones, at least one (looped paper list names them)"""
@@ -78,7 +78,7 @@ class RunCommand(StatusCommand):
 
 @dataclass(frozen=True)
 class CollectCommand(FoldersCommand):
-    """Copy the records of finished runs into the folder of results."""
+    """Copy the records of finished runs into the results folder."""
 
     scale: str | None = None
     """smoke, laptop, gpu or paper (None: laptop where experiments or cells are named, or else every one)"""
@@ -88,7 +88,7 @@ class CollectCommand(FoldersCommand):
 
 @dataclass(frozen=True)
 class ReportCommand(FoldersCommand):
-    """Write the page of what was measured, beside the paper's numbers."""
+    """Write a page with our results beside the paper's numbers."""
 
     scale: str | None = None
     """smoke, laptop, gpu or paper (None: every scale with results, but laptop if cells are named)"""
@@ -99,7 +99,9 @@ class ReportCommand(FoldersCommand):
 
 
 def paper(arguments: list[str]) -> None:
-    verb, rest = leading_name(arguments, "verb", VERBS, "looped paper VERB --help")
+    """Run one of the verbs."""
+    commands = {verb: kind for verb, (kind, _) in VERBS.items()}
+    verb, rest = leading_name(arguments, "verb", commands, "looped paper VERB --help")
     kind, carry_out = VERBS[verb]
     command = parse(kind, rest, f"looped paper {verb}")
     for name, place in vars(command).items():

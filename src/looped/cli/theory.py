@@ -21,9 +21,9 @@ from looped.utils.errors import InputError
 
 def theory(arguments: list[str]) -> None:
     """Run one of the theory verbs."""
-    verbs = {"verify": _verify, "approximate": _approximate, "plot": _plot}
+    verbs = {"verify": VerifyCommand, "approximate": ApproximateCommand, "plot": PlotCommand}
     verb, rest = leading_name(arguments, "verb", verbs, "looped theory VERB --help")
-    verbs[verb](rest)
+    {"verify": _verify, "approximate": _approximate, "plot": _plot}[verb](rest)
 
 
 @contextmanager

@@ -1,18 +1,19 @@
 """`looped train TASK`."""
 
-from dataclasses import field, make_dataclass, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from looped.cli.args import JSON_HELP, expand_train_flags, leading_task, parse, peek, show
+from looped.cli.args import JSON_HELP, command_class, expand_train_flags, leading_task, parse, peek, show
 from looped.utils.launch import reported_by_rank_0
 from looped.utils.text import duration
 
 if TYPE_CHECKING:
     from looped.config import RunConfig
 
+_HELP = "Train a model. The same command resumes a stopped run."
 _RECIPE_HELP = (
     "starting values of all other flags: the paper's settings, the fastest to learn, dense (an answer for every "
     "prefix; string tasks only), or a laptop's size"
@@ -73,7 +74,7 @@ def _parse(arguments: list[str]) -> tuple[Any, "RunConfig"]:
         ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT_HELP)], field(default=None)),
         ("json", Annotated[bool, tyro.conf.arg(help=JSON_HELP)], field(default=False)),
     ]
-    parsed: Any = parse(make_dataclass("TrainCommand", fields, frozen=True), rest, f"looped train {name}")
+    parsed: Any = parse(command_class(fields, _HELP), rest, f"looped train {name}")
     return parsed, RunConfig(parsed.task, parsed.model, parsed.train, parsed.seed)
 
 
