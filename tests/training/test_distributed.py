@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import torch
 
 from looped.training.distributed import ALONE, Group, tree_sum
 from looped.utils.errors import InputError
+from tests.experiments.test_runner import wait_until
 from tests.paths import ROOT
 from tests.training.conftest import tiny
+from tests.training.killed import train_to_the_end
 from tests.training.ranks import CASES, PARTS, with_pieces
 
 
@@ -119,3 +122,53 @@ def test_pieces_are_part_of_a_runs_identity_and_their_absence_is_not():
     config = tiny()
     assert with_pieces(config).key != config.key
     assert config.key == "316ff8d321"  # as before there were pieces
+
+
+def torchrun(size: int, *words: str, restarts: int = 0) -> tuple[int, str]:
+    """Run ranks as a user does. Return the exit code and all messages."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    ran = subprocess.run(
+        [*command, "--max-restarts", str(restarts), *words], env=variables, capture_output=True, text=True, timeout=600
+    )
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize(("size", "num_kills"), [(2, 2), pytest.param(4, 10, marks=pytest.mark.slow)])
+def test_rank_killed_again_and_again_restarts_and_ends_with_the_same_bits(size, num_kills, tmp_path):
+    code, said = torchrun(size, "-m", "tests.training.killed", str(tmp_path), str(num_kills), restarts=num_kills)
+    assert code == 0, said
+    restarts, fingerprint = (tmp_path / "found.txt").read_text().split()
+    assert int(restarts) == num_kills
+    assert fingerprint == train_to_the_end(tmp_path / "undisturbed", ALONE)
+
+
+LOOPED = ["-m", "looped", "train", "edit-distance", "--recipe", "laptop", "--task.length", "4", "--model.dim", "16",
+          "--train.batch-size", "8", "--train.num-steps", "100000", "--train.device", "cpu"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        (["--train.pieces", "1"], "train.pieces: expected a multiple of the 2 processes, got 1"),
+        (["--train.device", "cuda"], "train.device: expected a GPU for every process"),
+        (["--train.peices", "2"], "did you mean --train.pieces"),
+        (["--train.optimizer", "adamw", "--train.learning-rate", "1e30"], "expected a finite number"),
+    ],
+)
+def test_mistake_is_one_line_of_one_rank(flags, part, tmp_path):
+    ended = finish_ranks(start_ranks(2, *LOOPED, "--out", str(tmp_path / "run"), *flags), seconds=120)
+    assert [code for code, _ in ended] == [2, 2]
+    lines = [line for _, text in ended for line in text.splitlines() if line.startswith("looped: ") and part in line]
+    assert len(lines) == 1
+    assert not any("Traceback" in text for _, text in ended)
+
+
+def test_rank_whose_neighbour_dies_ends_with_one_line(tmp_path):
+    processes = start_ranks(2, *LOOPED, "--out", str(tmp_path / "run"), "--train.checkpoint-every", "5")
+    wait_until(lambda: any((tmp_path / "run").glob("checkpoints/step-*")), "no checkpoint")
+    processes[1].kill()
+    (code, said), (killed, _) = finish_ranks(processes, seconds=60)
+    assert (code, killed) == (2, -signal.SIGKILL)
+    assert "lost the connection to another rank" in said.splitlines()[-1]
+    assert "Traceback" not in said

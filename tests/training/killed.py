@@ -1,0 +1,68 @@
+"""A rank that is killed once per restart, in a place that the restart's number chooses.
+
+`torchrun --max-restarts N -m tests.training.killed FOLDER N` ends after N kills with a finished run.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from looped.config import RunConfig
+from looped.training import checkpoint, step
+from looped.training.distributed import Group, joined
+from looped.training.trainer import Trainer
+from tests.training.conftest import tiny
+from tests.training.ranks import common_fingerprint
+
+PLACES = ("step", "save", "gather", "sum")
+CONFIG: RunConfig = tiny(
+    train={
+        "num_steps": 24, "pieces": 4, "checkpoint_every": 2, "optimizer": "muon", "ema_decay": 0.9, "spike_factor": 2.0
+    }
+)  # fmt: skip
+
+
+def kill_in(place: str, rank: int, calls: int) -> None:
+    """Replace a function so that its call number `calls` kills this process, if it has that rank."""
+    target, name = {
+        "step": (step.Stepper, "_backward"),
+        "save": (checkpoint, "save_sealed"),  # the tensors are written, what belongs together is not
+        "gather": (step.Group, "all_gather"),
+        "sum": (step.Group, "sum"),
+    }[place]
+    original, left = getattr(target, name), [calls]
+
+    def deadly(*arguments: Any, **named: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0 and int(os.environ["RANK"]) == rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments, **named)
+
+    setattr(target, name, deadly)
+
+
+def train_to_the_end(folder: Path, group: Group) -> str:
+    trainer = Trainer(CONFIG, folder, quiet=True, group=group)
+    assert trainer.fit().finished
+    return common_fingerprint(trainer)
+
+
+def main(folder: Path, num_kills: int) -> None:
+    torch.set_num_threads(1)
+    restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if restart < num_kills:
+        place = PLACES[restart % len(PLACES)]
+        # Rank 0 alone saves. Elsewhere, the kill comes after a checkpoint or two.
+        kill_in(place, 0 if place == "save" else restart % int(os.environ["WORLD_SIZE"]), 2 if place == "save" else 13)
+    with joined("cpu") as group:
+        found = train_to_the_end(folder / "run", group)
+        if group.is_main:
+            (folder / "found.txt").write_text(f"{restart} {found}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
