@@ -1,4 +1,4 @@
-"""Several runners on one folder, and machines that fail: claims hold, and one run's failure is its own."""
+"""Locks of several runners on one folder, and machines that fail: one run's failure does not touch the others."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import torch
 
 from looped.cli.main import main
 from looped.experiments import locks, runner, worker
-from looped.experiments.locks import claimed, is_claimed
+from looped.experiments.locks import is_locked, run_lock
 from looped.experiments.records import load_records
 from looped.experiments.tables import experiment
 from looped.experiments.worker import finish_cell
@@ -19,17 +19,17 @@ MADE = experiment("table1", "smoke").select(["ED40:modulated r=4"])
 CONFIG = MADE.cells[0].config
 
 
-def test_a_claim_keeps_others_out_and_ends_with_its_holder(tmp_path):
-    assert not is_claimed(tmp_path, "run")
-    with claimed(tmp_path, "run") as free:
+def test_run_lock_keeps_others_out_and_ends_with_its_holder(tmp_path):
+    assert not is_locked(tmp_path, "run")
+    with run_lock(tmp_path, "run") as free:
         assert free
-        assert is_claimed(tmp_path, "run")
-        with claimed(tmp_path, "run") as again:
+        assert is_locked(tmp_path, "run")
+        with run_lock(tmp_path, "run") as again:
             assert not again
-        with claimed(tmp_path, "other") as other:
+        with run_lock(tmp_path, "other") as other:
             assert other
-    assert not is_claimed(tmp_path, "run")
-    with claimed(tmp_path, "run") as free:
+    assert not is_locked(tmp_path, "run")
+    with run_lock(tmp_path, "run") as free:
         assert free
 
 
@@ -40,23 +40,23 @@ def test_a_claim_keeps_others_out_and_ends_with_its_holder(tmp_path):
     (None, 10, False),  # made a moment ago, and not written yet
     (None, 1000, True),
 ])  # fmt: skip
-def test_a_claim_of_another_machine_holds_while_it_is_touched(host, age, free, tmp_path):
+def test_run_lock_of_another_machine_holds_while_it_is_touched(host, age, free, tmp_path):
     path = tmp_path / locks.FOLDER / "run.json"
     path.parent.mkdir()
-    name = locks._here()["host"] if host == "here" else host
+    name = locks._this_process()["host"] if host == "here" else host
     path.write_text("" if host is None else json.dumps({"host": name, "pid": 1}))
     stamp = path.stat().st_mtime - age
     os.utime(path, (stamp, stamp))
-    assert is_claimed(tmp_path, "run") != free
-    with claimed(tmp_path, "run") as got:
+    assert is_locked(tmp_path, "run") != free
+    with run_lock(tmp_path, "run") as got:
         assert got == free
-    assert path.exists() != free, "a claim that holds stays, one that was taken is given back"
+    assert path.exists() != free, "a lock that holds stays, one that was taken is given back"
 
 
-def test_a_holder_touches_its_claim(tmp_path, monkeypatch):
+def test_run_lock_is_touched_while_it_is_held(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.01)
     path = tmp_path / locks.FOLDER / "run.json"
-    with claimed(tmp_path, "run"):
+    with run_lock(tmp_path, "run"):
         os.utime(path, (1, 1))
         deadline = time.monotonic() + 30
         while path.stat().st_mtime == 1:
@@ -64,38 +64,38 @@ def test_a_holder_touches_its_claim(tmp_path, monkeypatch):
             time.sleep(0.01)
 
 
-def test_a_claim_outlives_several_missed_heartbeats():
-    assert locks.VOID_AFTER_SECONDS >= 5 * locks.HEARTBEAT_SECONDS
+def test_run_lock_outlives_several_missed_heartbeats():
+    assert locks.STALE_AFTER_SECONDS >= 5 * locks.HEARTBEAT_SECONDS
 
 
-def test_a_claim_that_another_machine_renewed_is_put_back(tmp_path, monkeypatch):
-    """Both judge it void; the other one is the first to move it away and to make its own."""
+def test_run_lock_that_another_machine_renewed_is_put_back(tmp_path, monkeypatch):
+    """Both find it stale; the other one is the first to move it away and to create its own."""
     path = tmp_path / locks.FOLDER / "run.json"
     path.parent.mkdir()
     path.write_text(json.dumps({"host": "dead", "pid": 1}))
     os.utime(path, (1, 1))
-    judge, judged = locks._is_void, []
+    judge, judged = locks._is_stale, []
 
     def slow_judge(asked):
-        void = judge(asked)
+        stale = judge(asked)
         if not judged:
             path.unlink()
             path.write_text(json.dumps({"host": "faster", "pid": 2}))
-        judged.append(void)
-        return void
+        judged.append(stale)
+        return stale
 
-    monkeypatch.setattr(locks, "_is_void", slow_judge)
-    with claimed(tmp_path, "run") as free:
+    monkeypatch.setattr(locks, "_is_stale", slow_judge)
+    with run_lock(tmp_path, "run") as free:
         assert not free
     assert judged == [True, False]
     assert json.loads(path.read_text())["host"] == "faster"
     assert [each.name for each in path.parent.iterdir() if each.suffix != ".lock"] == ["run.json"]
 
 
-def test_sweep_claims_deletes_what_is_left_of_dead_processes_alone(tmp_path):
+def test_sweep_locks_deletes_what_is_left_of_dead_processes_alone(tmp_path):
     folder = tmp_path / locks.FOLDER
-    host, dead = locks._here()["host"], 2**22 + 1  # beyond the kernel's largest process id
-    with claimed(tmp_path, "held"):
+    host, dead = locks._this_process()["host"], 2**22 + 1  # beyond the kernel's largest process id
+    with run_lock(tmp_path, "held"):
         (folder / "left.json").write_text(json.dumps({"host": host, "pid": dead}))
         (folder / "elsewhere.json").write_text(json.dumps({"host": "another", "pid": dead}))
         for name in (f".clock.{host}-{dead}", f".left.json.{host}-{dead}.new", f".x.json.{host}-{dead}"):
@@ -103,19 +103,19 @@ def test_sweep_claims_deletes_what_is_left_of_dead_processes_alone(tmp_path):
         kept = {f".x.json.{host}-{os.getpid()}.new", f".left.json.another-{dead}.new"}
         for name in kept:
             (folder / name).touch()
-        locks.sweep_claims(tmp_path)
+        locks.sweep_locks(tmp_path)
         left = {path.name for path in folder.iterdir() if path.suffix != ".lock"}
     assert left == {"held.json", "elsewhere.json", *kept}
 
 
-def test_a_holder_leaves_the_claim_of_another_machine_alone(tmp_path):
+def test_run_lock_leaves_the_file_of_another_machine_alone(tmp_path):
     path = tmp_path / locks.FOLDER / "run.json"
-    with claimed(tmp_path, "run"):
+    with run_lock(tmp_path, "run"):
         path.write_text(json.dumps({"host": "another", "pid": 2}))
     assert path.exists()
 
 
-def test_a_heart_beats_on_after_an_error(tmp_path, monkeypatch):
+def test_heartbeat_goes_on_after_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.01)
     touch, failures = os.utime, [OSError(5, "Input/output error"), PermissionError(13, "Permission denied")]
 
@@ -124,7 +124,7 @@ def test_a_heart_beats_on_after_an_error(tmp_path, monkeypatch):
             raise failures.pop()
         touch(*arguments, **named)
 
-    with claimed(tmp_path, "run"):
+    with run_lock(tmp_path, "run"):
         touch(path := tmp_path / locks.FOLDER / "run.json", (1, 1))
         monkeypatch.setattr(locks.os, "utime", failing)
         deadline = time.monotonic() + 30
@@ -135,10 +135,10 @@ def test_a_heart_beats_on_after_an_error(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["file", "file/runs"])
-def test_a_root_that_cannot_be_made_is_one_line(name, tmp_path):
+def test_run_lock_in_a_root_that_cannot_be_made_is_one_line(name, tmp_path):
     (tmp_path / "file").write_text("not a folder")
-    expected = rf"cannot make the folder .*{name}/.claims: .*/file is a file, expected a folder"
-    with pytest.raises(InputError, match=expected), claimed(tmp_path / name, "run"):
+    expected = rf"cannot make the folder .*{name}/.locks: .*/file is a file, expected a folder"
+    with pytest.raises(InputError, match=expected), run_lock(tmp_path / name, "run"):
         pass
 
 
@@ -150,7 +150,7 @@ def test_a_root_that_cannot_be_made_is_one_line(name, tmp_path):
     ("run status", ["--seeds", "0"], "seeds must be at least 1, got 0"),
     ("run status", ["--seeds", "1" + 15 * "0"], "seeds must be at most 1,000, got 1000000000000000"),
 ])  # fmt: skip
-def test_places_and_seeds_of_nonsense_are_one_line(verbs, words, expected, tmp_path, capsys, monkeypatch):
+def test_paper_verbs_with_bad_folders_or_seeds_print_one_line(verbs, words, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("not a folder")
     for verb in verbs.split():
@@ -175,23 +175,21 @@ def failing_run(error):
     (OSError(28, "No space left on device"), "No space left on device"),
     (MemoryError(), "MemoryError"),
 ])  # fmt: skip
-def test_a_machine_that_fails_a_run_is_told_in_one_line(error, expected, monkeypatch, tmp_path):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_finish_cell_when_the_machine_fails_returns_one_line(error, expected, monkeypatch, tmp_path):
     monkeypatch.setattr(worker, "finish_run", failing_run(error))
-    outcome = finish_cell(CONFIG, str(tmp_path), MADE.eval_plan)
+    outcome = finish_cell(CONFIG, str(tmp_path), MADE.eval_plan, 1)
     assert outcome.state == "failed"
     assert expected in outcome.text
     assert "\n" not in outcome.text
 
 
-def test_a_bug_is_not_hidden(monkeypatch, tmp_path):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_finish_cell_does_not_hide_a_bug(monkeypatch, tmp_path):
     monkeypatch.setattr(worker, "finish_run", failing_run(RuntimeError("shapes do not fit")))
     with pytest.raises(RuntimeError, match="shapes"):
-        finish_cell(CONFIG, str(tmp_path), MADE.eval_plan)
+        finish_cell(CONFIG, str(tmp_path), MADE.eval_plan, 1)
 
 
-def test_all_experiments_are_gone_through_before_a_failure_is_told(monkeypatch, tmp_path, capsys):
+def test_paper_run_reports_a_failure_after_all_experiments(monkeypatch, tmp_path, capsys):
     seen = []
 
     def run(one, *_, **__):
@@ -207,8 +205,8 @@ def test_all_experiments_are_gone_through_before_a_failure_is_told(monkeypatch, 
     assert "table1: ED40, standard could not be finished: CUDA out of memory" in capsys.readouterr().err
 
 
-def test_a_run_in_work_says_so_before_its_first_step(tmp_path):
-    with claimed(tmp_path, CONFIG.folder_name):
+def test_status_of_a_locked_run_says_so_before_its_first_step(tmp_path):
+    with run_lock(tmp_path, CONFIG.folder_name):
         (row,) = runner.status(MADE, tmp_path, load_records(None, tmp_path))
     assert row["state"] == "being done, no step logged yet"
     (row,) = runner.status(MADE, tmp_path, load_records(None, tmp_path))

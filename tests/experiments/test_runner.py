@@ -1,5 +1,6 @@
 """The runner as a user meets it: it skips, resumes, shares its work, stops in time, and survives being killed."""
 
+import hashlib
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +18,12 @@ import pytest
 from looped.cli.main import main
 from looped.cli.paper import RunCommand, StatusCommand
 from looped.config import RunConfig
-from looped.experiments import runner, worker
+from looped.experiments import runner, worker, workers
 from looped.experiments.records import RECORD_NAME, load_records, read_record
-from looped.experiments.runner import Work, _threads_each, _with_workers, run_experiment, status
+from looped.experiments.runner import MAX_LOSSES, CellsFailed, run_experiment, status
 from looped.experiments.spec import Experiment
 from looped.experiments.tables import experiment
+from looped.experiments.workers import LocalWorkers, threads_per_worker
 from looped.training.logger import read_log
 from looped.training.run_folder import RunFolder
 from looped.training.trainer import Diverged
@@ -186,21 +189,63 @@ def test_a_worker_that_is_stopped_from_outside_is_told_of(tmp_path):
     assert finished(runs) == 0
 
 
-def test_a_worker_that_is_killed_ends_the_runner_and_the_others_keep_what_they_did(tmp_path):
+def pool_processes(parent: int) -> list[int]:
+    return [one for one in workers_of(parent) if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
+def weights(runs: Path) -> dict[str, str]:
+    """Return the SHA-256 of every run's last weights."""
+    newest = {folder: max(folder.glob("checkpoints/step-*")) for folder in runs.iterdir() if folder.name[0] != "."}
+    return {
+        folder.name: hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
+        for folder, path in newest.items()
+    }
+
+
+def test_runner_whose_worker_is_killed_replaces_it_and_ends_with_the_same_bits(tmp_path):
     """As a system does that is out of memory: nobody asks the worker, which may hold or wait for anything."""
     runs = tmp_path / "runs"
-    process = start_runner(runs, 2000)
+    process = start_runner(runs, 600)
     wait_until(lambda: len({path.parent for path in runs.glob("*/checkpoints/step-*")}) == 2, "no checkpoints")
-    workers = [one for one in workers_of(process.pid) if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
-    os.kill(workers[0], signal.SIGKILL)
+    os.kill(pool_processes(process.pid)[0], signal.SIGKILL)
     try:
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     finally:
         process.kill()
-    assert "a worker was killed (out of memory?); the same command goes on" in said
-    wait_until(lambda: not any(Path(f"/proc/{one}").exists() for one in workers), "a worker outlived the runner")
-    assert finished(runs) == 0
-    assert run_experiment(slow(2000), runs, num_workers=2)
+    assert process.returncode == 0, said
+    assert said.count("its worker was killed (out of memory?); resuming it with a new one") == 1
+    assert finished(runs) == 3
+    assert run_experiment(slow(600), tmp_path / "undisturbed", num_workers=1)
+    assert weights(runs) == weights(tmp_path / "undisturbed")
+
+
+class DeadlyWorkers(LocalWorkers):
+    """Workers of which one run kills every one it meets."""
+
+    def __init__(self, deadly: RunConfig, *arguments) -> None:
+        super().__init__(*arguments)
+        self.deadly = deadly
+
+    def start(self, config: RunConfig) -> None:
+        super().start(config)
+        if config == self.deadly:
+            (future,) = (future for future, (each, _) in self._running.items() if each == config)
+            wait_until(lambda: future.running() and bool(self._free_processes()), "no worker")
+            for process in self._free_processes():
+                os.kill(process, signal.SIGKILL)
+
+    def _free_processes(self) -> list[int]:
+        return pool_processes(os.getpid())
+
+
+def test_runner_gives_up_a_run_that_keeps_killing_its_workers_and_finishes_the_others(tmp_path, monkeypatch, capsys):
+    made = small("ED40:standard", "ED40:modulated r=1")
+    deadly = made.cells[0].config
+    monkeypatch.setattr(runner, "open_workers", lambda *_: DeadlyWorkers(deadly, 1, [], tmp_path, made.eval_plan))
+    with pytest.raises(CellsFailed, match="its worker was killed"):
+        run_experiment(made, tmp_path)
+    assert capsys.readouterr().err.count("resuming it with a new one") == MAX_LOSSES
+    assert finished(tmp_path) == 1
 
 
 def test_killed_in_a_test_it_does_not_train_again(tmp_path):
@@ -257,7 +302,7 @@ def test_two_runners_on_one_folder_do_nothing_twice(tmp_path):
             trained = [line["step"] for line in steps if "loss" in line]
             assert trained == list(range(50, 401, 50)), "two trained it"
     assert finished(runs) == 3
-    assert not list((runs / ".claims").glob("*.json"))
+    assert not list((runs / ".locks").glob("*.json"))
 
 
 def test_a_time_limit_stops_it_and_the_same_command_goes_on(tmp_path, capsys):
@@ -398,24 +443,27 @@ def test_workers_share_the_cores_and_take_no_more_threads_than_wanted(monkeypatc
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if wanted is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", wanted)
-    assert _threads_each(workers) == threads
+    assert threads_per_worker(workers) == threads
 
 
 @pytest.mark.parametrize("wanted", [None, "3"])
-def test_one_experiments_share_is_not_taken_for_the_users_wish_by_the_next(wanted, monkeypatch, tmp_path):
+def test_local_workers_leave_the_users_number_of_threads_alone(wanted, monkeypatch, tmp_path):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if wanted is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", wanted)
     inherited = []
 
-    def stopped(*_: object) -> None:
-        inherited.append(os.environ["OMP_NUM_THREADS"])
-        raise InputError("stopped from outside")
+    class Slot:
+        def __init__(self, *_: object) -> None:
+            self.pool = ThreadPoolExecutor(1)
 
-    monkeypatch.setattr(runner, "_work_through", stopped)
+        def submit(self, *arguments: object) -> object:
+            inherited.append((os.environ["OMP_NUM_THREADS"], arguments[-1]))
+            return Future()
+
+    monkeypatch.setattr(workers, "_Slot", Slot)
     for num_workers in (8, 2):
-        with pytest.raises(InputError, match="stopped"):
-            _with_workers(Work(small(), tmp_path, []), num_workers, [])
-    assert inherited == ["1", wanted or "4"]
+        LocalWorkers(num_workers, [], tmp_path, small().eval_plan).start(small().cells[0].config)
+    assert inherited == [("1", 1), (wanted or "4", int(wanted or 4))]
     assert os.environ.get("OMP_NUM_THREADS") == wanted

@@ -18,23 +18,24 @@ from looped.training.trainer import Trainer
 from tests.training.conftest import tiny
 from tests.training.ranks import common_fingerprint
 
-PLACES = ("step", "save", "gather", "sum")
+PLACES = {"step": 5, "save": 2, "gather": 15, "sum": 9}
+"""where a rank dies, and in which call: after a checkpoint or two, early enough for many restarts"""
 CONFIG: RunConfig = tiny(
     train={
-        "num_steps": 24, "pieces": 4, "checkpoint_every": 2, "optimizer": "muon", "ema_decay": 0.9, "spike_factor": 2.0
+        "num_steps": 60, "pieces": 4, "checkpoint_every": 2, "optimizer": "muon", "ema_decay": 0.9, "spike_factor": 2.0
     }
 )  # fmt: skip
 
 
-def kill_in(place: str, rank: int, calls: int) -> None:
-    """Replace a function so that its call number `calls` kills this process, if it has that rank."""
+def kill_in(place: str, rank: int) -> None:
+    """Replace a function so that one of its calls kills this process, if it has that rank."""
     target, name = {
         "step": (step.Stepper, "_backward"),
         "save": (checkpoint, "save_sealed"),  # the tensors are written, what belongs together is not
         "gather": (step.Group, "all_gather"),
         "sum": (step.Group, "sum"),
     }[place]
-    original, left = getattr(target, name), [calls]
+    original, left = getattr(target, name), [PLACES[place]]
 
     def deadly(*arguments: Any, **named: Any) -> Any:
         left[0] -= 1
@@ -55,9 +56,9 @@ def main(folder: Path, num_kills: int) -> None:
     torch.set_num_threads(1)
     restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     if restart < num_kills:
-        place = PLACES[restart % len(PLACES)]
-        # Rank 0 alone saves. Elsewhere, the kill comes after a checkpoint or two.
-        kill_in(place, 0 if place == "save" else restart % int(os.environ["WORLD_SIZE"]), 2 if place == "save" else 13)
+        place = list(PLACES)[restart % len(PLACES)]
+        rank = 0 if place == "save" else restart % int(os.environ["WORLD_SIZE"])  # rank 0 alone saves
+        kill_in(place, rank)
     with joined("cpu") as group:
         found = train_to_the_end(folder / "run", group)
         if group.is_main:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -68,8 +68,12 @@ class RunCommand(StatusCommand):
 
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
     """which ones, at least one (looped paper list names them)"""
+    on: Literal["local", "ray"] = "local"
+    """where to train: in processes of this machine, or on a Ray cluster (the running one, or else a local one)"""
     workers: int | None = None
-    """runs at a time (None: one per GPU, or one per core)"""
+    """runs at a time (None: one per GPU, or one per core; on Ray, as many as fit)"""
+    gpus_per_run: float | None = None
+    """GPUs per run on Ray, such as 0.5 to let two runs share one (None: one if the cluster has any)"""
     again: bool = False
     """train here also what only the collected records know of"""
     minutes: float | None = None
@@ -161,6 +165,8 @@ def _run(command: RunCommand) -> None:
                 num_workers=command.workers,
                 minutes=command.minutes,
                 started=started,
+                where=command.on,
+                gpus_per_run=command.gpus_per_run,
             )
         except CellsFailed as error:  # told at the end: the other experiments may be as good as ever
             failures.append(str(error) if len(chosen) == 1 else f"{experiment.id}: {error}")

@@ -1,8 +1,9 @@
-"""Who works on which run: one of several runners that share a folder, on one machine or on many.
+"""Locks on runs, so that several runners can share a folder, on one machine or on many.
 
-A run is claimed by a locked file, which the system frees however its holder ends. Network file systems do not always
-carry such locks from machine to machine; so the holder also keeps a file that only one can make, says in it where it
-runs, and touches it while it lives. Another machine's claim that was not touched for long is void.
+A run is locked by a locked file, which the system frees however its holder ends. Network file systems do not always
+carry such locks between machines. So the holder also creates a file that only one process can create, writes into it
+where it runs, and touches it every few seconds. A holder file of another machine that was not touched for two minutes
+is stale.
 """
 
 import json
@@ -10,52 +11,54 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from looped.utils.errors import InputError
 from looped.utils.files import from_json, locked, make_folder
 
-FOLDER = ".claims"
+FOLDER = ".locks"
 HEARTBEAT_SECONDS = 15.0
-VOID_AFTER_SECONDS = 120.0
+STALE_AFTER_SECONDS = 120.0
 
 
 @contextmanager
-def claimed(root: Path, name: str) -> Iterator[bool]:
-    """Hold a claim on the run `name` under `root` for as long as the context lasts; yields whether it was free."""
+def run_lock(root: Path, name: str) -> Iterator[bool]:
+    """Hold the lock on the run `name` under `root` inside this context. Yield whether it was free."""
     folder = root / FOLDER
     make_folder(folder)
     path = folder / f"{name}.json"
     with locked(folder / f"{name}.lock", wait=False) as free:
-        if not free or not _asked(_take, path):
+        with _naming(path):
+            free = free and _create(path)
+        if not free:
             yield False
             return
         done = threading.Event()
-        heart = threading.Thread(target=_beat, args=(path, done), daemon=True)
-        heart.start()
+        heartbeat = threading.Thread(target=_touch_until, args=(path, done), daemon=True)
+        heartbeat.start()
         try:
             yield True
         finally:
             done.set()
-            heart.join()
+            heartbeat.join()
             with suppress(OSError, ValueError):
-                if from_json(path.read_text()) == _here():  # another machine may have taken it for void
+                if from_json(path.read_text()) == _this_process():  # another machine may have found it stale
                     path.unlink()
 
 
-def is_claimed(root: Path, name: str) -> bool:
+def is_locked(root: Path, name: str) -> bool:
     """Return whether another process works on a run right now, without taking the lock."""
     path = root / FOLDER / f"{name}.json"
     if not path.exists():
         return False
-    with locked(path.with_suffix(".lock"), wait=False) as free:
-        return not free or (path.exists() and not _asked(_is_void, path))
+    with locked(path.with_suffix(".lock"), wait=False) as free, _naming(path):
+        return not free or (path.exists() and not _is_stale(path))
 
 
-def sweep_claims(root: Path) -> None:
-    """Delete what killed processes left: claims of runs that nobody takes up again, and files without their name."""
+def sweep_locks(root: Path) -> None:
+    """Delete what killed processes left: locks of runs that nobody takes up again, and temporary files."""
     for path in sorted((root / FOLDER).glob("*")):
         with suppress(OSError):
             if path.name.startswith("."):
@@ -63,13 +66,13 @@ def sweep_claims(root: Path) -> None:
                     path.unlink()
             elif path.suffix == ".json":
                 with locked(path.with_suffix(".lock"), wait=False) as free:
-                    if free and _is_void(path):
+                    if free and _is_stale(path):
                         path.unlink()
 
 
 def _has_dead_writer(name: str) -> bool:
     """Return whether a temporary file, named after its writer, is of a process of this machine that is gone."""
-    writer = re.search(rf"\.{re.escape(str(_here()['host']))}-(\d+)(\.new)?$", name)
+    writer = re.search(rf"\.{re.escape(str(_this_process()['host']))}-(\d+)(\.new)?$", name)
     if writer is None:
         return False
     try:
@@ -79,29 +82,32 @@ def _has_dead_writer(name: str) -> bool:
     return False
 
 
-def _asked(question: Callable[[Path], bool], path: Path) -> bool:
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn an OSError into an InputError that names the file."""
     try:
-        return question(path)
+        yield
     except OSError as error:
-        raise InputError(f"cannot claim a run with {path}: {error.strerror or error}") from None
+        raise InputError(f"cannot lock a run with {path}: {error.strerror or error}") from None
 
 
-def _take(path: Path) -> bool:
-    """Make the claim's file, which one machine alone can; a void one is moved away first, which again one alone can."""
-    if _is_void(path):
-        aside = path.with_name(f".{path.name}.{_here()['host']}-{os.getpid()}")
+def _create(path: Path) -> bool:
+    """Create the holder file, which only one machine can, and return whether this one did."""
+    if _is_stale(path):
+        # Only one machine can move the stale file away, too.
+        aside = path.with_name(f".{path.name}.{_this_process()['host']}-{os.getpid()}")
         with suppress(FileNotFoundError):
             os.rename(path, aside)
-            if not _is_void(aside):  # another machine was faster, and this is its new claim
+            if not _is_stale(aside):  # another machine was faster, and this is its new file
                 with suppress(FileExistsError):
                     os.link(aside, path)
                 aside.unlink()
                 return False
             aside.unlink()
-    # Written before it gets its name: a claim without a holder would keep others waiting until it is void.
-    written = path.with_name(f".{path.name}.{_here()['host']}-{os.getpid()}.new")
+    # Write it before it gets its name: a file without a holder would keep others waiting until it is stale.
+    written = path.with_name(f".{path.name}.{_this_process()['host']}-{os.getpid()}.new")
     try:
-        written.write_text(json.dumps(_here()))
+        written.write_text(json.dumps(_this_process()))
         os.link(written, path)
     except FileExistsError:
         return False
@@ -110,8 +116,8 @@ def _take(path: Path) -> bool:
     return True
 
 
-def _is_void(path: Path) -> bool:
-    """Return whether a claim is void: its holder is gone (this machine), or it was not refreshed for long (another)."""
+def _is_stale(path: Path) -> bool:
+    """Return whether the holder is gone: if it ran on this machine, the lock says so; otherwise, the last touch."""
     try:
         touched, text = path.stat().st_mtime, path.read_bytes()
     except FileNotFoundError:
@@ -119,15 +125,15 @@ def _is_void(path: Path) -> bool:
     try:
         holder = from_json(text)
     except ValueError:
-        holder = None  # its maker had not written it yet, or died over it
-    if isinstance(holder, dict) and holder.get("host") == _here()["host"]:
+        holder = None  # damaged, or left empty by an older version
+    if isinstance(holder, dict) and holder.get("host") == _this_process()["host"]:
         return True
-    return _now(path.parent) - touched > VOID_AFTER_SECONDS
+    return _file_system_time(path.parent) - touched > STALE_AFTER_SECONDS
 
 
-def _now(folder: Path) -> float:
-    """The file system's own time: the clocks of two machines may differ."""
-    probe = folder / f".clock.{_here()['host']}-{os.getpid()}"
+def _file_system_time(folder: Path) -> float:
+    """Return the time of the file system, because the clocks of two machines may differ."""
+    probe = folder / f".clock.{_this_process()['host']}-{os.getpid()}"
     probe.touch()
     try:
         return probe.stat().st_mtime
@@ -135,14 +141,14 @@ def _now(folder: Path) -> float:
         probe.unlink(missing_ok=True)
 
 
-def _here() -> dict[str, str | int]:
-    """This machine, since it was started: two containers may share a name, but hardly this."""
+def _this_process() -> dict[str, str | int]:
+    """Return where this process runs. The boot id tells apart containers with the same name."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     started = boot.read_text().strip()[:8] if boot.exists() else ""
     return {"host": f"{socket.gethostname()}-{started}", "pid": os.getpid()}
 
 
-def _beat(path: Path, done: threading.Event) -> None:
+def _touch_until(path: Path, done: threading.Event) -> None:
     while not done.wait(HEARTBEAT_SECONDS):
-        with suppress(OSError):  # a file system that fails for a moment must not end it
+        with suppress(OSError):  # a file system that fails for a moment must not end the heartbeat
             os.utime(path)

@@ -1,4 +1,4 @@
-"""One run in a process of its own: trained to the end, tested, and its record written."""
+"""What one worker does: train a run to the end, test it, and write its record."""
 
 import multiprocessing
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from looped.config import RunConfig
-from looped.experiments.locks import claimed
+from looped.experiments.locks import run_lock
 from looped.experiments.measure import failed_try, lacking, measure_run, own_record
 from looped.experiments.records import RECORD_NAME, Record, save_record
 from looped.experiments.spec import EvalPlan
@@ -21,44 +21,44 @@ from looped.utils.memory import exhausted_memory
 class WorkerResult(NamedTuple):
     """The outcome of one run."""
 
-    state: Literal["finished", "busy", "stopped", "failed"]
+    state: Literal["finished", "busy", "stopped", "failed", "lost"]
+    """busy: another runner works on it; stopped: by a signal; lost: its worker died"""
     text: str = ""
-    """why it failed"""
+    """why it failed or was lost"""
     record: Record | None = None
     """of a finished run"""
 
 
-def start_worker(runner: Connection, device: str | None) -> None:
-    """In a worker: see one GPU alone, if any, and stop when the runner closes its end of the pipe, or is gone.
+_idle = threading.Event()  # set in a local worker that has no run to work on
 
-    A pipe, and not an event: an event is not set before all who wait for it are awake, which one that was killed is
-    never.
+
+def start_worker(runner: Connection, gpu: str | None) -> None:
+    """Prepare a local worker: let it see one GPU only, and stop it when the runner closes the pipe or is gone.
+
+    A pipe is better than an event: setting an event waits for a killed process for ever.
     """
-    if device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
 
     def watch() -> None:
-        runner.poll(None)  # nothing is ever sent: it waits for the end
-        os.kill(os.getpid(), signal.SIGTERM)  # a training ends after its step, with a checkpoint; a test at once
-        _IDLE.wait()
-        if (parent := multiprocessing.parent_process()) is not None:  # a runner that is alive ends its workers in order
+        runner.poll(None)  # nothing is ever sent, so this returns when the pipe is closed
+        os.kill(os.getpid(), signal.SIGTERM)  # training ends after its step, with a checkpoint; a test ends at once
+        _idle.wait()
+        if (parent := multiprocessing.parent_process()) is not None:  # a living runner shuts its workers down itself
             parent.join()
-        os._exit(1)  # nobody is left to give this worker anything, but it would wait for it
+        os._exit(1)  # the runner is gone, and the pool would wait for more work
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the runner decides
-    _IDLE.set()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the runner decides
+    _idle.set()
     threading.Thread(target=watch, daemon=True).start()
 
 
-_IDLE = threading.Event()  # in a worker: set while no run is being worked on
-
-
-def finish_cell(config: RunConfig, root: str, plan: EvalPlan) -> WorkerResult:
-    """In a worker: train and test one run, unless another one is at it."""
-    _IDLE.clear()
+def finish_cell(config: RunConfig, root: str, plan: EvalPlan, num_threads: int) -> WorkerResult:
+    """Train and test one run with this many threads, and return an error of the user or the machine as a result."""
+    _idle.clear()
     try:
-        threads = config.train.runtime.num_threads or int(os.environ["OMP_NUM_THREADS"])
-        return finish_run(replace(config, train=config.train.override(num_threads=threads)), Path(root), plan)
+        num_threads = config.train.runtime.num_threads or num_threads
+        return finish_run(replace(config, train=config.train.override(num_threads=num_threads)), Path(root), plan)
     except InputError as error:
         return WorkerResult("failed", str(error))
     except (OSError, MemoryError, RuntimeError) as error:
@@ -66,7 +66,7 @@ def finish_cell(config: RunConfig, root: str, plan: EvalPlan) -> WorkerResult:
             raise
         return WorkerResult("failed", f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
     finally:
-        _IDLE.set()
+        _idle.set()
 
 
 def _is_of_the_machine(error: RuntimeError) -> bool:
@@ -77,12 +77,12 @@ def _is_of_the_machine(error: RuntimeError) -> bool:
 
 
 def finish_run(config: RunConfig, root: Path, plan: EvalPlan) -> WorkerResult:
-    """Train and test one run under `root` and write its record, from wherever it stands."""
+    """Train and test one run under `root`, or resume it, and write its record."""
     from looped.training import Interrupted, train
     from looped.training.trainer import Diverged
 
     folder = root / config.folder_name
-    with claimed(root, config.folder_name) as free:
+    with run_lock(root, config.folder_name) as free:
         if not free:
             return WorkerResult("busy")
         record = own_record(folder, config)
