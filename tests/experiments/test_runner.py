@@ -23,7 +23,8 @@ from looped.experiments.records import RECORD_NAME, load_records, read_record
 from looped.experiments.runner import MAX_LOSSES, CellsFailed, run_experiment, status
 from looped.experiments.spec import Experiment
 from looped.experiments.tables import experiment
-from looped.experiments.workers import LocalWorkers, threads_per_worker
+from looped.experiments.worker import WorkerResult
+from looped.experiments.workers import LocalWorkers, Workers, threads_per_worker
 from looped.training.logger import read_log
 from looped.training.run_folder import RunFolder
 from looped.training.trainer import Diverged
@@ -53,15 +54,18 @@ from looped.experiments.runner import run_experiment
 from tests.experiments.test_runner import slow
 if __name__ == "__main__":
     steps, size, workers = map(int, sys.argv[2:5])
-    run_experiment(slow(steps, size), Path(sys.argv[1]), num_workers=workers)
+    run_experiment(slow(steps, size), Path(sys.argv[1]), num_workers=workers, where=sys.argv[5])
 """
 
 
-def start_runner(root: Path, num_steps: int, test_size: int = 4, workers: int = 2) -> subprocess.Popen:
+def start_runner(
+    root: Path, num_steps: int, test_size: int = 4, workers: int = 2, where: str = "local"
+) -> subprocess.Popen:
     script = root.parent / "run.py"
     script.write_text(RUNNER)
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
-    command = [sys.executable, str(script), str(root), str(num_steps), str(test_size), str(workers)]
+    folders = (str(ROOT), str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(":"))
+    environment = {**os.environ, "PYTHONPATH": ":".join(filter(None, folders))}
+    command = [sys.executable, str(script), str(root), str(num_steps), str(test_size), str(workers), where]
     return subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
 
 
@@ -219,30 +223,32 @@ def test_runner_whose_worker_is_killed_replaces_it_and_ends_with_the_same_bits(t
     assert weights(runs) == weights(tmp_path / "undisturbed")
 
 
-class DeadlyWorkers(LocalWorkers):
-    """Workers of which one run kills every one it meets."""
+class DeadlyWorkers(Workers):
+    """Work in this process. One run kills every worker it meets."""
 
-    def __init__(self, deadly: RunConfig, *arguments) -> None:
-        super().__init__(*arguments)
-        self.deadly = deadly
+    limit = 2
+
+    def __init__(self, deadly: RunConfig, root: Path, made: Experiment) -> None:
+        self.deadly, self.root, self.made, self.running = deadly, root, made, []
 
     def start(self, config: RunConfig) -> None:
-        super().start(config)
-        if config == self.deadly:
-            (future,) = (future for future, (each, _) in self._running.items() if each == config)
-            wait_until(lambda: future.running() and bool(self._free_processes()), "no worker")
-            for process in self._free_processes():
-                os.kill(process, signal.SIGKILL)
+        self.running.append(config)
 
-    def _free_processes(self) -> list[int]:
-        return pool_processes(os.getpid())
+    def finished(self, seconds: float) -> list[tuple[RunConfig, WorkerResult]]:
+        config = self.running.pop()
+        if config == self.deadly:
+            return [(config, WorkerResult("lost", "its worker was killed"))]
+        return [(config, worker.finish_cell(config, str(self.root), self.made.eval_plan, 1))]
+
+    def close(self) -> None:
+        pass
 
 
 def test_runner_gives_up_a_run_that_keeps_killing_its_workers_and_finishes_the_others(tmp_path, monkeypatch, capsys):
     made = small("ED40:standard", "ED40:modulated r=1")
-    deadly = made.cells[0].config
-    monkeypatch.setattr(runner, "open_workers", lambda *_: DeadlyWorkers(deadly, 1, [], tmp_path, made.eval_plan))
-    with pytest.raises(CellsFailed, match="its worker was killed"):
+    workers = DeadlyWorkers(made.cells[0].config, tmp_path, made)
+    monkeypatch.setattr(runner, "open_workers", lambda *_: workers)
+    with pytest.raises(CellsFailed, match="ED40, standard could not be finished: its worker was killed"):
         run_experiment(made, tmp_path)
     assert capsys.readouterr().err.count("resuming it with a new one") == MAX_LOSSES
     assert finished(tmp_path) == 1

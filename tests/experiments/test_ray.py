@@ -1,0 +1,76 @@
+"""A table on a local Ray cluster: a worker killed in the middle of a run, Ctrl-C, and wrong wishes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from looped.cli.main import main
+from looped.experiments.runner import run_experiment
+from looped.training.run_folder import RunFolder
+from tests.experiments.test_runner import finished, slow, start_runner, wait_until, weights
+
+needs_ray = pytest.mark.skipif(
+    subprocess.run([sys.executable, "-c", "import ray"], capture_output=True).returncode != 0,
+    reason="needs the extra `ray`",
+)
+NUM_STEPS = 600
+
+
+def worker_of(runs: Path, run: Path) -> int:
+    """Return the process that holds the lock of a run."""
+    return json.loads((runs / ".locks" / f"{run.name}.json").read_text())["pid"]
+
+
+@needs_ray
+def test_ray_worker_killed_in_the_middle_of_a_run_is_replaced_and_ends_with_the_same_bits(tmp_path):
+    runs = tmp_path / "runs"
+    process = start_runner(runs, NUM_STEPS, where="ray")
+    try:
+        wait_until(lambda: bool(list(runs.glob("*/checkpoints/step-*"))), "no checkpoint")
+        run = next(runs.glob("*/checkpoints/step-*")).parents[1]
+        os.kill(worker_of(runs, run), signal.SIGKILL)
+        _, said = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert said.count("its Ray worker died") == 1
+    assert finished(runs) == 3
+    assert run_experiment(slow(NUM_STEPS), tmp_path / "local", num_workers=1)
+    assert weights(runs) == weights(tmp_path / "local")
+
+
+@needs_ray
+def test_ray_runs_stopped_by_ctrl_c_keep_a_checkpoint_of_their_last_step(tmp_path):
+    runs = tmp_path / "runs"
+    process = start_runner(runs, 100_000, workers=1, where="ray")
+    try:
+        wait_until(lambda: bool(list(runs.glob("*/checkpoints/step-*"))), "no checkpoint")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert "KeyboardInterrupt" in said
+    (run,) = {path.parents[1] for path in runs.glob("*/checkpoints/step-*")}
+    checkpoint = RunFolder(run).newest_checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.step % 50, "the last checkpoint is a regular one"
+
+
+def test_missing_extra_ray_is_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # an import then fails
+    monkeypatch.chdir(tmp_path)
+    assert main(["paper", "run", "table1", "--scale", "smoke", "--cells", "ED40:standard", "--on", "ray"]) == 2
+    said = capsys.readouterr().err
+    assert said == "looped: --on ray needs an extra: pip install 'looped[ray]'\n"
+
+
+def test_gpus_per_run_without_ray_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["paper", "run", "table1", "--scale", "smoke", "--cells", "ED40:standard", "--gpus-per-run", "0.5"]
+    assert main(words) == 2
+    assert "gpus-per-run" in capsys.readouterr().err
