@@ -16,7 +16,7 @@ from looped.serde import by_path, check_fields, decode, encode
 from looped.tasks import Task, decode_task, encode_task
 from looped.tasks.base import MAX_INDEX
 from looped.utils import plugins
-from looped.utils.errors import InputError, closest, require
+from looped.utils.errors import InputError, closest, require, require_field
 from looped.utils.field_docs import documents_fields
 from looped.utils.types import Device, EngineChoice, Precision
 
@@ -29,27 +29,21 @@ MAX_THREADS = 1024  # OpenMP crashes the process if it cannot start that many
 FREE_TABLES = ("table", "eta")
 
 
-def _require_field(condition: bool, name: str, expected: str, value: object) -> None:
-    """Raise InputError, which names the field, unless the condition holds."""
-    if not condition:
-        raise InputError(f"{name}: expected {expected}, got {value}", field=name)
-
-
 def _require_finite(config: Any) -> None:
     for name, value in vars(config).items():
-        _require_field(not isinstance(value, float) or math.isfinite(value), name, "a finite number", value)
+        require_field(not isinstance(value, float) or math.isfinite(value), name, "a finite number", value)
 
 
 def _require_positive(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        _require_field(value is None or value > 0, name, "a positive number", value)
+        require_field(value is None or value > 0, name, "a positive number", value)
 
 
 def _require_not_negative(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        _require_field(value >= 0, name, "a number of at least 0", value)
+        require_field(value >= 0, name, "a number of at least 0", value)
 
 
 @documents_fields
@@ -99,31 +93,24 @@ class ModelConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         _require_positive(self, "dim", "num_heads", "num_layers", "num_loops", "ff_dim")
-        _require_field(self.num_layers <= MAX_LAYERS, "num_layers", f"at most {MAX_LAYERS:,}", self.num_layers)
-        _require_field(self.dim % self.num_heads == 0, "num_heads", f"a divisor of dim = {self.dim}", self.num_heads)
-        _require_field(self.dim % 2 == 0, "dim", "an even number (sines and cosines come in pairs)", self.dim)
-        _require_field(
-            self.positions != "rotary" or (self.dim // self.num_heads) % 2 == 0,
-            "positions", "an even head size for rotary positions", f"{self.dim} / {self.num_heads}",
-        )  # fmt: skip
-        _require_field(
-            self.block != "standard" or self.num_loops == 1,
-            "num_loops", "1, because a standard model applies its layers once", self.num_loops,
-        )  # fmt: skip
-        _require_field(
-            self.block == "modulated" or self.conditioning in ("auto", "none"),
-            "conditioning", f"none or auto with block {self.block!r}", repr(self.conditioning),
-        )  # fmt: skip
-        _require_field(
-            self.precision != "float8"
-            or (self.dim >= MIN_FLOAT8_WIDTH and self.dim % 16 == 0 and self.resolved_ff_dim % 16 == 0),
-            "precision", f"a width of at least {MIN_FLOAT8_WIDTH} and widths divisible by 16 for float8",
-            f"dim {self.dim} and ff_dim {self.resolved_ff_dim}",
-        )  # fmt: skip
-        _require_field(
-            self.modulation_init == "exact" or self.resolved_conditioning in ("timestep", "scale", "gate", "shift"),
-            "modulation_init", f"exact with conditioning {self.resolved_conditioning!r}", repr(self.modulation_init),
-        )  # fmt: skip
+        require_field(self.num_layers <= MAX_LAYERS, "num_layers", f"at most {MAX_LAYERS:,}", self.num_layers)
+        require_field(self.dim % self.num_heads == 0, "num_heads", f"a divisor of dim = {self.dim}", self.num_heads)
+        require_field(self.dim % 2 == 0, "dim", "an even number (sines and cosines come in pairs)", self.dim)
+        head_size = f"{self.dim} / {self.num_heads}"
+        has_pairs = self.positions != "rotary" or (self.dim // self.num_heads) % 2 == 0
+        require_field(has_pairs, "positions", "an even head size for rotary positions", head_size)
+        may_loop = self.block != "standard" or self.num_loops == 1
+        require_field(may_loop, "num_loops", "1, because a standard model applies its layers once", self.num_loops)
+        may_condition = self.block == "modulated" or self.conditioning in ("auto", "none")
+        require_field(may_condition, "conditioning", f"none or auto with block {self.block!r}", self.conditioning)
+        widths = self.dim, self.resolved_ff_dim
+        has_width = self.precision != "float8" or (self.dim >= MIN_FLOAT8_WIDTH and not any(w % 16 for w in widths))
+        wide = f"a width of at least {MIN_FLOAT8_WIDTH} and widths divisible by 16 for float8"
+        require_field(has_width, "precision", wide, f"dim {self.dim} and ff_dim {self.resolved_ff_dim}")
+        conditioning = self.resolved_conditioning
+        has_projection = self.modulation_init == "exact" or conditioning in ("timestep", "scale", "gate", "shift")
+        exact = f"exact with conditioning {conditioning!r}"
+        require_field(has_projection, "modulation_init", exact, self.modulation_init)
 
     @property
     def resolved_conditioning(self) -> str:
@@ -185,10 +172,10 @@ class OptimizerConfig:
         _require_not_negative(self, "weight_decay", "muon_weight_decay")
         for name in ("beta1", "beta2", "muon_momentum", "ema_decay"):
             value = getattr(self, name)
-            _require_field(value is None or 0 <= value < 1, name, "a number in [0, 1)", value)
+            require_field(value is None or 0 <= value < 1, name, "a number in [0, 1)", value)
         for name in ("spike_factor", "growth_limit"):
             value = getattr(self, name)
-            _require_field(value is None or value > 1, name, "a number above 1", value)
+            require_field(value is None or value > 1, name, "a number above 1", value)
 
 
 @documents_fields
@@ -210,7 +197,7 @@ class ScheduleConfig:
         _require_not_negative(self, "warmup_steps")
         for name in ("decay_fraction", "final_fraction"):
             value = getattr(self, name)
-            _require_field(0 <= value <= 1, name, "a number in [0, 1]", value)
+            require_field(0 <= value <= 1, name, "a number in [0, 1]", value)
 
 
 @documents_fields
@@ -234,19 +221,13 @@ class CurriculumConfig:
         _require_positive(self, "curriculum_steps")
         for what, most in (("loop", MAX_LOOP_CHOICES), ("size", MAX_SIZE_CHOICES)):
             schedule, choices = getattr(self, f"{what}_schedule"), getattr(self, f"{what}_choices")
-            _require_field(
-                (schedule == "fixed") == (not choices),
-                f"{what}_choices", "values with a growing or random schedule, and none with a fixed one",
-                f"{choices} with {what}_schedule {schedule!r}",
-            )  # fmt: skip
-            _require_field(
-                len(choices) <= most and all(choice > 0 for choice in choices),
-                f"{what}_choices", f"at most {most} positive numbers", choices,
-            )  # fmt: skip
-        _require_field(
-            all(choice <= 1 for choice in self.size_choices),
-            "size_choices", "fractions of the task's size, at most 1", self.size_choices,
-        )  # fmt: skip
+            name, both = f"{what}_choices", f"{choices} with {what}_schedule {schedule!r}"
+            matching = "values with a growing or random schedule, and none with a fixed one"
+            require_field((schedule == "fixed") == (not choices), name, matching, both)
+            are_positive = len(choices) <= most and all(choice > 0 for choice in choices)
+            require_field(are_positive, name, f"at most {most} positive numbers", choices)
+        are_fractions = all(choice <= 1 for choice in self.size_choices)
+        require_field(are_fractions, "size_choices", "fractions of the task's size, at most 1", self.size_choices)
 
 
 @documents_fields
@@ -282,14 +263,12 @@ class RuntimeConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         _require_finite(self)
-        _require_positive(
-            self, "eval_every", "eval_size", "checkpoint_every", "log_every", "max_minutes", "num_threads",
-            "num_workers", "max_file_bytes",
-        )  # fmt: skip
+        _require_positive(self, "eval_every", "eval_size", "checkpoint_every", "log_every", "max_minutes")
+        _require_positive(self, "num_threads", "num_workers", "max_file_bytes")
         _require_not_negative(self, "remat")
         for name in ("num_threads", "num_workers"):
             value = getattr(self, name)
-            _require_field(value is None or value <= MAX_THREADS, name, f"at most {MAX_THREADS}", value)
+            require_field(value is None or value <= MAX_THREADS, name, f"at most {MAX_THREADS}", value)
 
 
 @documents_fields
@@ -327,30 +306,20 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _require_positive(
-            self, "num_steps", "batch_size", "num_examples", "accumulation", "pieces", "supervised_loops",
-            "backprop_loops",
-        )  # fmt: skip
+        _require_positive(self, "num_steps", "batch_size", "num_examples", "accumulation", "pieces")
+        _require_positive(self, "supervised_loops", "backprop_loops")
         examples_seen = self.num_steps * self.batch_size
         for name, count in (("num_steps x batch_size", examples_seen), ("num_examples", self.num_examples or 0)):
-            _require_field(count <= MAX_INDEX, name, f"at most {MAX_INDEX}", count)
-        _require_field(
-            self.batch_size % self.accumulation == 0,
-            "accumulation", f"a divisor of batch_size = {self.batch_size}", self.accumulation,
-        )  # fmt: skip
+            require_field(count <= MAX_INDEX, name, f"at most {MAX_INDEX}", count)
+        divides = self.batch_size % self.accumulation == 0
+        require_field(divides, "accumulation", f"a divisor of batch_size = {self.batch_size}", self.accumulation)
         pieces = self.pieces or 1
-        _require_field(
-            pieces & (pieces - 1) == 0 and self.batch_size % pieces == 0,
-            "pieces", f"a power of two that divides batch_size = {self.batch_size}", pieces,
-        )  # fmt: skip
-        _require_field(
-            self.supervision != "last" or self.supervised_loops is None,
-            "supervised_loops", "none with supervision 'last'", self.supervised_loops,
-        )  # fmt: skip
-        _require_field(
-            self.init_from is None or self.continue_from is None,
-            "continue_from", "none with init_from", repr(self.continue_from),
-        )  # fmt: skip
+        is_power = pieces & (pieces - 1) == 0 and self.batch_size % pieces == 0
+        require_field(is_power, "pieces", f"a power of two that divides batch_size = {self.batch_size}", pieces)
+        counts_loops = self.supervision != "last" or self.supervised_loops is None
+        require_field(counts_loops, "supervised_loops", "none with supervision 'last'", self.supervised_loops)
+        has_one_origin = self.init_from is None or self.continue_from is None
+        require_field(has_one_origin, "continue_from", "none with init_from", self.continue_from)
 
     def override(self, **values: Any) -> "TrainConfig":
         """Return a copy with some settings changed. Settings of the groups are named directly: `learning_rate=1e-3`.
@@ -397,16 +366,14 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(0 <= self.seed < 2**32, f"seed: expected an integer in 0..2^32-1, got {self.seed}")
+        require_field(0 <= self.seed < 2**32, "seed", "an integer in 0..2^32-1", self.seed)
         curriculum = self.train.curriculum
-        _require_field(
-            self.model.block != "standard" or curriculum.loop_schedule == "fixed",
-            "loop_schedule", "fixed, because a standard model has no loops", repr(curriculum.loop_schedule),
-        )  # fmt: skip
-        _require_field(
-            all(choice <= self.model.num_loops for choice in curriculum.loop_choices),
-            "loop_choices", f"at most num_loops = {self.model.num_loops}", curriculum.loop_choices,
-        )  # fmt: skip
+        may_vary = self.model.block != "standard" or curriculum.loop_schedule == "fixed"
+        fixed = "fixed, because a standard model has no loops"
+        require_field(may_vary, "loop_schedule", fixed, curriculum.loop_schedule)
+        are_trained = all(choice <= self.model.num_loops for choice in curriculum.loop_choices)
+        most = f"at most num_loops = {self.model.num_loops}"
+        require_field(are_trained, "loop_choices", most, curriculum.loop_choices)
 
     @property
     def key(self) -> str:
@@ -442,7 +409,7 @@ class RunConfig:
     def from_json(cls, data: Any) -> "RunConfig":
         """Return the config that `to_json` or `identity` wrote. Raise InputError for an unknown or ill-typed field.
 
-        The hashes of outside code, which a run's folder stores as `code`, are no part of a config.
+        The hashes of outside code, which a run's folder stores as `code`, do not belong to a config.
         """
         require(isinstance(data, dict) and "task" in data, "expected an object with a field 'task'")
         rest = {key: value for key, value in data.items() if key not in ("task", "code")}

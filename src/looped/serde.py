@@ -17,6 +17,14 @@ import msgspec
 from looped.utils.errors import InputError, closest
 
 T = TypeVar("T")
+_TYPES_IN_WORDS = {
+    int: "an integer",
+    float: "a finite number",
+    bool: "true or false",
+    str: "a string",
+    date: "a date such as 2026-12-31",
+    type(None): "null",
+}
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -120,8 +128,8 @@ def _convert(annotation: Any, value: Any, path: str) -> Any:
         if isinstance(converted, str):
             converted.encode()  # JSON may hold half a character, such as U+D800, that cannot be written
     except (msgspec.ValidationError, OverflowError, TypeError, UnicodeError):
-        raise InputError(f"{path}: expected {_describe(annotation)}, got {_short(value)}{_hint(annotation, value)}",
-                         field=path) from None  # fmt: skip
+        got = f"{_short(value)}{_hint(annotation, value)}"
+        raise InputError(f"{path}: expected {_describe(annotation)}, got {got}", field=path) from None
     if isinstance(converted, int) and abs(converted) >= 2**63:
         raise InputError(f"{path}: expected an integer of 64 bits, got {_short(value)}", field=path)
     if isinstance(converted, float) and not math.isfinite(converted):
@@ -142,9 +150,7 @@ def _describe(annotation: Any) -> str:
         return f"a list, each item {_describe(inner[0])}"
     if origin is dict:
         return "an object"
-    names = {int: "an integer", float: "a finite number", bool: "true or false", str: "a string",
-             date: "a date such as 2026-12-31", type(None): "null"}  # fmt: skip
-    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    return _TYPES_IN_WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
 def _hint(annotation: Any, value: Any) -> str:

@@ -122,10 +122,9 @@ def _noted(record: Record, note: str) -> Record:
 def failed_try(config: RunConfig, folder: Path, note: str) -> Record:
     """Return the record of a run that cannot be finished, with the reason as its note."""
     step = last_step(folder)
-    result = TrainResult(
-        finished=False, step=step, num_steps=config.train.num_steps, samples=step * config.train.batch_size,
-        seconds=0.0, parameters=0, flops=0, hardware="", versions={},
-    )  # fmt: skip
+    cost = {"seconds": 0.0, "parameters": 0, "flops": 0, "hardware": "", "versions": {}}
+    samples = step * config.train.batch_size
+    result = TrainResult(finished=False, step=step, num_steps=config.train.num_steps, samples=samples, **cost)
     return replace(record_of(config, RunFolder(folder), result), note=note)
 
 

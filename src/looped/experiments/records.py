@@ -330,7 +330,7 @@ def shrunk(evaluation: Evaluation) -> Evaluation:
 
 
 def training_curve(lines: Iterable[dict[str, Any]], batch_size: int) -> list[dict[str, float]]:
-    """Return a training log as at most 200 evenly spaced points, including the last one."""
+    """Return the log of a run as at most 200 evenly spaced points, including the last one."""
     points: dict[int, dict[str, float]] = {}
     for line in lines:
         point = points.setdefault(line["step"], {"samples": line["step"] * batch_size})

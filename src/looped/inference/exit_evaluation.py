@@ -18,7 +18,7 @@ from looped.utils.types import Progress
 
 @dataclass(frozen=True)
 class ExitScore:
-    """What an exit rule achieves on held-out examples."""
+    """The score and the cost of an exit rule on held-out examples."""
 
     rule: str
     score: LoopScore

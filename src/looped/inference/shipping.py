@@ -201,9 +201,9 @@ def evaluate_shipped(seconds: float = 120.0, *, clock: Callable[[], float] = tim
             "first_index": shipped.test.size, "consistent": agree(shipped.test, fresh),
             "seconds": round(clock() - begin, 1),
         })  # fmt: skip
-        print(f"[{clock() - started:4.0f} s] {name}: {fresh.metric} {fresh.value:.4f} ({fresh.low:.4f} to "
-              f"{fresh.high:.4f}) on {fresh.size} fresh examples, recorded {shipped.test.value:.4f}",
-              file=sys.stderr, flush=True)  # fmt: skip
+        score = f"{fresh.metric} {fresh.value:.4f} ({fresh.low:.4f} to {fresh.high:.4f}) on {fresh.size} fresh examples"
+        line = f"[{clock() - started:4.0f} s] {name}: {score}, recorded {shipped.test.value:.4f}"
+        print(line, file=sys.stderr, flush=True)
     return rows
 
 
@@ -260,7 +260,7 @@ def _shipped_score(evaluation: Evaluation) -> ShippedScore:
 
 
 def _read_record(path: Path) -> tuple[dict[str, Any], ShippedScore | None]:
-    """Return the record of a run and the score of its test; nothing if there is no record or no test."""
+    """Return the record of a run and the score of its test; nothing if they are missing."""
     if not path.exists():
         return {}, None
     record = read_sealed(path, required=False)

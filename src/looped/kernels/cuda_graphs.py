@@ -65,7 +65,7 @@ class Replayed(Generic[Tensors]):
     """Call `function(tensors, *arguments)` from a CUDA graph, one per shape, dtype, arguments and value of `also`.
 
     The first calls of each kind run without a graph, so that compilers, libraries and optimizers can set up what a
-    capture may not. With `most`, only that many graphs are captured, and running out of memory is no error.
+    capture may not. With `most`, only that many graphs are captured; if memory runs out, the function runs without one.
 
     If the function contains collectives, `agree` must return whether a capture succeeded on every rank: NCCL allows a
     graph on all ranks or on none.

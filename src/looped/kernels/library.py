@@ -39,7 +39,7 @@ class _Choice(ctypes.Structure):
 
 
 class _Shape(NamedTuple):
-    """What decides which algorithm is fastest: a batch of matmuls (rows, inner) by (inner, columns)."""
+    """The key to the fastest algorithm: a batch of matmuls (rows, inner) by (inner, columns)."""
 
     batch: int
     rows: int

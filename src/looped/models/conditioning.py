@@ -18,7 +18,7 @@ from looped.models.init import EMBEDDING_STD, linear_weight
 from looped.models.module import ShapedModule
 
 # The parts that a conditioning sets, in the paper's order (alpha1, alpha2, gamma1, gamma2): a field of Modulation and
-# its sublayer. Other parts are constant: the scale is then a learned gain, and there is no gate or shift.
+# its sublayer. Other parts are constant: the scale is then a learned gain, without gate or shift.
 ATTENTION, FEED_FORWARD = 0, 1
 _SCALES = (("scale", ATTENTION), ("scale", FEED_FORWARD))
 _GATES = (("gate", ATTENTION), ("gate", FEED_FORWARD))

@@ -2,7 +2,8 @@
 
 `weights/TASK/NAME.safetensors` holds the weights in bfloat16. Its metadata has one entry, JSON: the run's config, the
 test score of the rounded weights, their origin, and an example input. There is only one entry, because safetensors
-writes several in any order, and equal models should be equal files. A SHA-256 covers the card, another the weights.
+writes several in any order, and equal models should be equal files. One SHA-256 covers the model card,
+another the weights.
 """
 
 import difflib
@@ -78,7 +79,7 @@ class ModelCard:
         return self.path.stat().st_size
 
     def to_json(self) -> dict[str, Any]:
-        """Return the card as JSON values, for `looped models --json`."""
+        """Return the model card as JSON values, for `looped models --json`."""
         return {
             "name": self.name, "task": self.config.task.name, "block": self.config.model.block,
             "parameters": self.parameters, "loops": self.config.model.num_loops, "samples": self.samples,
@@ -119,7 +120,7 @@ def list_models() -> list[str]:
 
 
 def model_card(name: str) -> ModelCard:
-    """Return the card of a shipped model. Raise InputError if there is no such model or its card is damaged."""
+    """Return the model card of a shipped model. Raise InputError if there is no such model or its card is damaged."""
     names = list_models()
     require(bool(names), f"no model {name!r}: {weights_folder()} is empty")
     require_one_of("model", name, names)
@@ -132,7 +133,7 @@ def model_card(name: str) -> ModelCard:
 
 
 def best_model(task: str, question: str | None = None) -> ModelCard:
-    """Return the card of the task's shipped model with the best test score.
+    """Return the model card of the task's best shipped model by test score.
 
     With a question, only models that were tested with questions like it count, if there are any.
     """
@@ -171,19 +172,19 @@ def require_no_near_miss(name: str) -> None:
 
 
 def read_shipped(name: str) -> tuple[ModelCard, dict[str, Tensor]]:
-    """Return the card and the weights of a shipped model, both checked against their hashes."""
+    """Return the model card and the weights of a shipped model, both checked against their hashes."""
     card = model_card(name)
     return card, read_weights(card)
 
 
 def read_card(path: Path) -> ModelCard:
-    """Return the card of a model file without reading its weights."""
+    """Return the model card of a file without reading its weights."""
     try:
         with safe_open(path, "pt") as file:
             about = from_json((file.metadata() or {})[ENTRY])
         expected = about.pop("card_sha256")
         if content_hash(about) != expected:
-            raise InputError("the card does not match its SHA-256")
+            raise InputError("the model card does not match its SHA-256")
         stored = decode(_StoredCard, about)
         config = RunConfig.from_json(stored.config)
         example = _decode_example(config, stored.example)

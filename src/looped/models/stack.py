@@ -405,7 +405,7 @@ class LoopStack(ShapedModule):
         return Rotation(angles.cos(), angles.sin())
 
     def times(self, num_loops: int, device: torch.device) -> Float[Tensor, " num_loops"]:
-        """Return the time of each loop. Raise InputError if a free table has no row for one of them."""
+        """Return the time of each loop. Raise InputError if a free table lacks the row of a loop."""
         if not self.config.supports_loops(num_loops):
             rows = f"a table of {self.config.num_loops} loops has no row for loop {num_loops}"
             raise InputError(

@@ -31,9 +31,9 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_field(condition: bool, field: str, expected: str, got: object) -> None:
-    """Raise an InputError that names a field, unless the condition holds."""
+    """Raise InputError, which names the field, unless the condition holds."""
     if not condition:
-        raise InputError(f"{field}: expected {expected}, got {got!r}", field=field)
+        raise InputError(f"{field}: expected {expected}, got {got}", field=field)
 
 
 def require_counts(**given: Any) -> None:

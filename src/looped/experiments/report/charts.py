@@ -50,10 +50,8 @@ def against_loops(cells: Sequence[Cell], results: Sequence[CellResult], *, with_
                 series.append(Series(f"{name}, paper", COLOURS[block], loops, values, style="reference", marker="o"))
         if max((len(one.x) for one in series), default=0) > 1:
             heading, metric = row_name(members[0].cell) if title else "", members[0].metric
-            lines = tuple(series), tuple(levels)
-            charts.append(Lines(
-                heading, "loops r in training and test", metric.label, *lines, x_scale="powers", **_y_axis(metric)
-            ))  # fmt: skip
+            labels = heading, "loops r in training and test", metric.label
+            charts.append(Lines(*labels, tuple(series), tuple(levels), x_scale="powers", **_y_axis(metric)))
     return charts
 
 
@@ -183,9 +181,8 @@ def further_test_sets(results: Sequence[CellResult]) -> list[Dots]:
     charts = []
     for title, members in _largest(results).items():
         metric = metric_named(own := members[0].cell.config.task.metric)
-        names = tuple(dict.fromkeys(
-            name for one in members for name in one.records[0].sets if name not in EXTRAPOLATIONS
-        ))  # fmt: skip
+        all_names = [name for one in members for name in one.records[0].sets if name not in EXTRAPOLATIONS]
+        names = tuple(dict.fromkeys(all_names))
         series = []
         for one in members:
             found = {names.index(name): test for name, test in one.records[0].sets.items() if name in names}
