@@ -1,0 +1,96 @@
+"""On a GPU: a group of one over NCCL, whose collectives are inside the CUDA graph."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from looped.kernels.cuda_graphs import PLAIN_CALLS, Replayed
+from looped.training.distributed import ALONE, Group, joined
+from looped.training.trainer import Trainer
+from tests.training.conftest import tiny
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+TRAIN = {
+    "device": "cuda", "num_steps": 8, "batch_size": 16, "optimizer": "muon", "ema_decay": 0.9, "spike_factor": 5.0,
+    "num_threads": None, "eval_size": 8,
+}  # fmt: skip
+
+
+@pytest.fixture
+def group(monkeypatch) -> Iterator[Group]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for name, value in {
+        "RANK": 0,
+        "WORLD_SIZE": 1,
+        "LOCAL_RANK": 0,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    with joined("cuda") as group:
+        yield group
+    assert not dist.is_initialized()
+
+
+def state_after(folder, group: Group, **settings) -> tuple[Trainer, dict[str, torch.Tensor]]:
+    config = tiny(
+        model={"dim": 64, "num_heads": 2, "positions": "rotary", "precision": "bfloat16"}, train=TRAIN | settings
+    )
+    trainer = Trainer(config, folder, quiet=True, group=group)
+    assert trainer.fit().finished
+    state = {f"{part} {name}": each.clone() for part, tensors in trainer.stepper.state().items()
+             for name, each in tensors.items()}  # fmt: skip
+    return trainer, state
+
+
+@pytest.mark.parametrize("pieces", [None, 2])
+@pytest.mark.parametrize("engine", ["fused", "compiled"])
+def test_group_of_one_over_nccl_captures_a_graph_and_trains_as_one_process(engine, pieces, group, tmp_path):
+    _, alone = state_after(tmp_path / "alone", ALONE, engine=engine, pieces=pieces)
+    trainer, grouped = state_after(tmp_path / "group", group, engine=engine, pieces=pieces)
+    assert isinstance(trainer.stepper._step, Replayed)
+    assert trainer.stepper._step.usable
+    assert trainer.stepper._step.captured
+    assert alone.keys() == grouped.keys()
+    for name, value in alone.items():
+        assert torch.equal(value, grouped[name]), name
+
+
+def test_capture_goes_on_while_another_thread_pins_memory():
+    started, ended = threading.Event(), threading.Event()
+
+    def pin() -> None:
+        while not ended.is_set():
+            torch.empty(1 << 20).pin_memory()
+            started.set()
+
+    thread = threading.Thread(target=pin)
+    thread.start()
+    try:
+        started.wait()
+        doubled = Replayed(lambda tensors: (sum(tensors[0] * 2 for _ in range(200)),))
+        for _ in range(PLAIN_CALLS + 2):
+            (found,) = doubled((torch.ones(4, device="cuda"),))
+    finally:
+        ended.set()
+        thread.join()
+    assert doubled.usable
+    assert len(doubled.captured) == 1
+    assert found.tolist() == [400] * 4
+
+
+def test_capture_that_fails_on_another_rank_is_given_up_on_this_one():
+    answers = [False]
+    doubled = Replayed(lambda tensors: (2 * tensors[0],), agree=lambda succeeded: succeeded and answers.pop())
+    for _ in range(PLAIN_CALLS + 2):
+        (found,) = doubled((torch.ones(4, device="cuda"),))
+    assert not doubled.usable
+    assert not doubled.captured
+    assert found.tolist() == [2] * 4
