@@ -47,6 +47,26 @@ def test_eval_measures_each_loop_count_beside_the_baseline(run, capsys):
     assert "best constant answer" in text
 
 
+def test_eval_with_a_file_measures_its_rows(run, tmp_path, capsys):
+    """Two rows with right answers. A wrong one is named with its line; another shape is refused."""
+    own = tmp_path / "own.csv"
+    own.write_text("first,second,answer\nabca,abca,0\nabca,abcb,3\n")
+    report = json.loads(answer(capsys, "eval", run, "--task.file", str(own), "--loops", "1", "3", "--json"))
+    assert (report["size"], len(report["rows"])) == (2, 2)
+    own.write_text("first,second,answer\nabca,abca,0\nabca,abcb,4\n")
+    assert f"{own}, line 3: answer: expected 3" in complaint(capsys, "eval", run, "--task.file", str(own))
+    assert "keeps the shape" in complaint(capsys, "eval", run, "--task.length", "5")
+    assert "--task.nothing" in complaint(capsys, "eval", run, "--task.nothing", "5")
+
+
+def test_train_on_a_file_needs_no_other_flag(tmp_path, capsys):
+    letters = ["--task.alphabet", "3", "--task.max-letters", "3", "--size", "300", "--out", str(tmp_path / "set.jsonl")]
+    answer(capsys, "data", "build", "edit-distance", "--task.length", "4", *letters)
+    command = [*TRAIN, "--task.file", str(tmp_path / "set.jsonl"), "--out", str(tmp_path / "run")]
+    assert json.loads(answer(capsys, *command, "--json"))["finished"]
+    assert "task.file" in json.loads((tmp_path / "run" / "data.json").read_text())
+
+
 def test_eval_of_train_measures_what_the_run_was_trained_on(tmp_path, capsys):
     """A small set that the run knows by heart: other examples of its size it does not."""
     run = str(tmp_path / "run")

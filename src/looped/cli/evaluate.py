@@ -1,7 +1,7 @@
 """`looped eval RUN`."""
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from looped.cli.args import AnyRun, aligned, parse, show
 from looped.cli.progress import Bar
@@ -11,11 +11,18 @@ from looped.utils.types import Device, Precision, Split
 if TYPE_CHECKING:
     from looped.inference import Run
     from looped.inference.early_exit import ExitRule
+    from looped.tasks import Task
+
+_TASK_FLAG = "--task."
+_AS_GIVEN = {"file_role": "test", "augment": False}  # test every row of a file, as it stands
 
 
 @dataclass(frozen=True)
 class EvalCommand:
-    """Evaluate a trained run on held-out examples, or on examples that it was trained on."""
+    """Evaluate a trained run on held-out examples, or on examples that it was trained on.
+
+    Flags such as --task.file FILE change the run's task for this test, for example to examples of your own.
+    """
 
     run: AnyRun
     loops: tuple[int, ...] = ()
@@ -41,7 +48,8 @@ class EvalCommand:
 
 def evaluate(arguments: list[str]) -> None:
     """Evaluate a run and print a table."""
-    command = parse(EvalCommand, arguments, "looped eval")
+    own, task_flags = _split_flags(arguments)
+    command = parse(EvalCommand, own, "looped eval")
     require(not command.sets or command.split != "train", "expected --sets or --split train, got both")
     require(command.images == 1 or command.split == "test", "--images: expected the split test, got another one")
     if command.exit:
@@ -57,6 +65,9 @@ def evaluate(arguments: list[str]) -> None:
 
     rules = [ExitRule.parse(text) for text in command.exit]
     run = load(command.run, choose_device(command.device))
+    if task_flags:
+        require(command.split == "test" and not command.sets, "expected --task flags or --split or --sets, got both")
+        run = replace(run, config=replace(run.config, task=_changed_task(run.task, task_flags)))
     if command.precision is not None:
         run = run.with_precision(command.precision)
     if rules:
@@ -86,6 +97,28 @@ def evaluate(arguments: list[str]) -> None:
     for name, scores in images.items():
         about[name]["images"] = [asdict(score) for score in scores]
     show({"sets": about} if sets else about[""], warning + text, as_json=command.json)
+
+
+def _split_flags(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments without and with the flags of the task."""
+    own: list[str] = []
+    of_task: list[str] = []
+    current = own
+    for argument in arguments:
+        if argument.startswith("--"):
+            current = of_task if argument.startswith(_TASK_FLAG) else own
+        current.append(argument)
+    return own, of_task
+
+
+def _changed_task(task: "Task", flags: list[str]) -> "Task":
+    """Return the task with some settings changed. Raise InputError if the model could not read its examples."""
+    names = {each.name for each in fields(task)}
+    start = replace(task, **{name: value for name, value in _AS_GIVEN.items() if name in names})
+    parsed: Any = parse(make_dataclass("TaskFlags", [("task", type(task), field(default=start))]), flags, "looped eval")
+    fits = parsed.task.spec == task.spec
+    require(fits, f"{flags[0]}: expected a setting that keeps the shape of inputs and answers, got another shape")
+    return parsed.task
 
 
 def _compare_exits(command: EvalCommand, run: "Run", rules: "list[ExitRule]") -> None:

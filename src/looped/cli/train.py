@@ -79,13 +79,14 @@ def _parse(arguments: list[str]) -> tuple[Any, "RunConfig"]:
 
 
 def _starting_config(recipe_name: str, task: str, arguments: list[str]) -> "RunConfig":
-    """Return the recipe's config, without choices that a fixed schedule on the command line leaves unused."""
+    """Return the recipe's config, without choices that a fixed schedule or a file of examples leaves unused."""
     from looped.recipes import recipe
 
     config = recipe(recipe_name, task, peek(arguments, "--model.block") or "looped")
     unused: dict[str, Any] = {}
     for what in ("loop", "size"):
-        if peek(arguments, f"--train.curriculum.{what}-schedule") == "fixed":
+        one_size = what == "size" and task != "sudoku" and peek(arguments, "--task.file") is not None
+        if one_size or peek(arguments, f"--train.curriculum.{what}-schedule") == "fixed":
             unused |= {f"{what}_schedule": "fixed", f"{what}_choices": ()}
     return replace(config, train=config.train.override(**unused))
 

@@ -18,19 +18,19 @@ from looped.tasks.base import (
     Batch,
     Spec,
     Split,
-    Task,
     draw_keys,
     require_setting,
     split_buckets,
     summary,
     typed_fields,
 )
+from looped.tasks.files import FileTask, field_of
 from looped.tasks.jit import compiled
 from looped.utils.errors import InputError, require
 
 
 @dataclass(frozen=True)
-class DecisionTree(Task):
+class DecisionTree(FileTask):
     """Value of a query point under a hidden tree, which branches right where a coordinate is positive."""
 
     name: ClassVar[str] = "decision-tree"
@@ -70,8 +70,27 @@ class DecisionTree(Task):
         """
         return self.dims if self.shrink == "points" else max(1, self.dims * size // self.points)
 
-    def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
+    def generate(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
         inputs, values, _, _ = self._draw(seed, split, indices, self.checked_size(size))
+        return self.from_rows(inputs, values)
+
+    def read_row(self, row: dict[str, Any]) -> tuple[np.ndarray, ...]:
+        """Return the inputs and the values of the points of a row with the lists x and y. A given tree is checked."""
+        xs, ys = field_of(row, "x", list), field_of(row, "y", list)
+        if "coordinates" in row and "leaves" in row:
+            lists = {name: field_of(row, name, list) for name in ("coordinates", "leaves")}
+            self.verify({"x": xs, "y": ys, **lists})
+        _require_numbers("y", ys, self.points)
+        require(len(xs) == self.points, f"x: expected {self.points} points, got {len(xs)}")
+        inputs = np.zeros((2 * self.points - 1, self.dims), dtype=np.float32)
+        for k, x in enumerate(xs):
+            _require_numbers(f"point {k + 1}", x, self.dims)
+            inputs[2 * k] = x
+        inputs[1::2, 0] = ys[:-1]
+        return inputs, np.array(ys, dtype=np.float32)
+
+    def from_rows(self, *arrays: np.ndarray) -> Batch:
+        inputs, values = arrays
         targets = np.zeros((*inputs.shape[:2], 1), dtype=np.float32)
         targets[:, ::2, 0] = values
         return Batch(inputs, targets, self.counted(inputs))
@@ -118,6 +137,8 @@ class DecisionTree(Task):
 
     def examples(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray) -> list[dict[str, Any]]:
         """Return the points and their tree: nodes level by level from the root, leaves from left to right."""
+        if self.file is not None:  # the tree may be unknown
+            return super().examples(seed, split, indices)
         inputs, values, coordinates, leaves = self._draw(seed, split, indices, self.points)
         return [
             {"x": _shortest(x), "y": _shortest(y), "coordinates": axes.tolist(), "leaves": _shortest(leaf_values)}

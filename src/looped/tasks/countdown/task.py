@@ -18,7 +18,6 @@ from looped.tasks.base import (
     Batch,
     Spec,
     Split,
-    Task,
     draw_keys,
     masked_accuracy,
     require_setting,
@@ -38,13 +37,14 @@ from looped.tasks.countdown.search import (
     check_answers,
     draw_examples,
 )
+from looped.tasks.files import FileTask, field_of
 from looped.utils.errors import InputError, require
 
 _NUMBER = r"\d{1,9}"  # Python refuses to convert thousands of digits
 
 
 @dataclass(frozen=True)
-class Countdown(Task):
+class Countdown(FileTask):
     """Reach a target from a few numbers, each used once, by steps with non-negative integer results."""
 
     name: ClassVar[str] = "countdown"
@@ -122,7 +122,7 @@ class Countdown(Task):
             return held_out
         return tuple(target for target in range(self.min_target, self.max_target + 1) if target not in held_out)
 
-    def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
+    def generate(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
         count = self.checked_size(size, least=2)
         keys = draw_keys(seed, split, indices)
         sequences = np.zeros((len(indices), _seq_len(count)), dtype=np.int64)
@@ -134,8 +134,31 @@ class Countdown(Task):
             f"{self.name}: expected a {split} example, got none in {MAX_TRIES} tries. "
             f"{count} numbers up to {self.max_input} reach too few targets.",
         )
+        return self.from_rows(sequences, sequences)
+
+    def from_rows(self, *arrays: np.ndarray) -> Batch:
+        _, sequences = arrays
         mask = self.counted(sequences)
         return Batch(np.where(mask, BLANK, sequences), sequences, mask)
+
+    def read_row(self, row: dict[str, Any]) -> tuple[np.ndarray, ...]:
+        """Return the numbers in order with the target, and the whole example. A missing solution is searched."""
+        given, target = row.get("numbers"), field_of(row, "target", int)
+        words = re.split(r"[\s,]+", given.strip("[] ")) if isinstance(given, str) else field_of(row, "numbers", list)
+        inputs = self.parse(f"{' '.join(map(str, words))} -> {target}")
+        numbers, _ = self._numbers_and_target(inputs)
+        solution = row.get("solution") or self.solve(inputs)
+        require(solution is not None, f"expected numbers that reach the target, got {self.render(inputs)}")
+        fault = solution_fault(numbers, target, str(solution))
+        require(fault is None, f"solution: expected {target} from {numbers}, got {solution!r}, where {fault}")
+        symbols = {"=": EQUALS} | {symbol: PLUS + place for place, symbol in enumerate(OPERATORS)}
+        sequence = inputs.copy()
+        sequence[len(numbers) + 1 :] = [
+            symbols[word] if word in symbols else ZERO + int(word) for word in str(solution).replace(",", " ").split()
+        ]
+        largest = self.spec.input_size - ZERO - 1
+        require(sequence.max() < self.spec.input_size, f"solution: expected numbers up to {largest}, got {solution!r}")
+        return np.array([*sorted(numbers), target]), sequence
 
     def test_sets(self) -> dict[str, Self]:
         names = {"held-out targets": "held-out", "training targets": "training"} if self.held_out_targets else {}

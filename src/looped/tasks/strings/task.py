@@ -17,7 +17,6 @@ from looped.tasks.base import (
     Batch,
     Spec,
     Split,
-    Task,
     draw_keys,
     masked_accuracy,
     require_setting,
@@ -25,6 +24,7 @@ from looped.tasks.base import (
     summary,
     typed_fields,
 )
+from looped.tasks.files import FileTask, field_of
 from looped.tasks.strings.alignment import common_subsequences, edit_distances
 from looped.tasks.strings.pairs import (
     EDITED,
@@ -49,7 +49,7 @@ LONGEST_USUAL = 100  # drawing NUM_USUAL pairs of this length takes two or three
 
 
 @dataclass(frozen=True)
-class StringPairs(Task):
+class StringPairs(FileTask):
     """The common part of the string tasks: drawing, layout, parsing and rendering of pairs."""
 
     length: int = 40
@@ -119,14 +119,33 @@ class StringPairs(Task):
     def spec(self) -> Spec:
         return Spec("tokens", self.alphabet + 3, self.largest_answer + 1, self.seq_len_at(self.length))
 
-    def sample(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
-        batch, _, _ = self._draw_and_solve(seed, split, indices, size)
-        return batch
+    def generate(self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
+        size = self.checked_size(size)
+        return self._solve(*self._draw(seed, split, indices, size), size)[0]
+
+    def from_rows(self, *arrays: np.ndarray) -> Batch:
+        strings, lengths = arrays
+        return self._solve(strings, lengths, self.length)[0]
+
+    def read_row(self, row: dict[str, Any]) -> tuple[np.ndarray, ...]:
+        """Return the two strings as letters, and their lengths. The answer is computed, and compared if it is given."""
+        first, second = field_of(row, "first", str), field_of(row, "second", str)
+        strings, lengths = self._read_pair(f"{first}|{second}")
+        if "answer" in row:
+            answers = self._prefix_answers(strings[None], lengths[None])[0]
+            stated, expected = field_of(row, "answer", int), int(answers[lengths[1]])
+            require(stated == expected, f"answer: expected {expected} for {first}|{second}, got {stated}")
+        return strings, lengths
 
     def training_batch(self, seed: int, indices: Sequence[int] | np.ndarray, size: int | None = None) -> Batch:
         if self.answers == "last":
             return super().training_batch(seed, indices, size)
-        batch, lengths, answers = self._draw_and_solve(seed, "train", indices, size)
+        size = self.checked_size(size)
+        if self.file is None:
+            strings, lengths = self._draw(seed, "train", indices, size)
+        else:
+            strings, lengths = self.rows_at(seed, "train", indices, size)
+        batch, answers = self._solve(strings, lengths, size)
         # The bar follows the first string, and letter j of the second string is j positions after the bar.
         letter = np.arange(batch.inputs.shape[1]) - lengths[:, :1]
         ends_prefix = (letter >= 0) & (letter <= lengths[:, 1:])
@@ -135,11 +154,10 @@ class StringPairs(Task):
         weights = np.where(batch.mask, self.answer_weight, ends_prefix)
         return Batch(batch.inputs, targets, weights.astype(np.float32))
 
-    def _draw_and_solve(
-        self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int | None
-    ) -> tuple[Batch, np.ndarray, np.ndarray]:
-        """Return examples, the lengths of their strings, and the answers for all prefixes of the second strings."""
-        size = self.checked_size(size)
+    def _draw(
+        self, seed: int, split: Split, indices: Sequence[int] | np.ndarray, size: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return new pairs of strings, as letters, and their lengths."""
         keys = draw_keys(seed, split, indices)
         strings = np.zeros((len(indices), 2, size + self._slack), dtype=np.int8)
         lengths = np.zeros((len(indices), 2), dtype=np.int64)
@@ -160,9 +178,13 @@ class StringPairs(Task):
             f"{self.name}: expected a {split} example, got none in {MAX_TRIES} tries. "
             f"There are too few strings of length {size} over {max_letters} letters.",
         )
+        return strings, lengths
+
+    def _solve(self, strings: np.ndarray, lengths: np.ndarray, size: int) -> tuple[Batch, np.ndarray]:
+        """Return the examples of pairs, and the answers for all prefixes of the second strings."""
         answers = self._prefix_answers(strings, lengths)
         last_answers = np.take_along_axis(answers, lengths[:, 1:], axis=1)[:, 0]
-        return self._encode(strings, lengths, last_answers, size), lengths, answers
+        return self._encode(strings, lengths, last_answers, size), answers
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
         return {"accuracy": masked_accuracy(prediction, batch)}
@@ -173,17 +195,21 @@ class StringPairs(Task):
 
     def parse(self, text: str) -> np.ndarray:
         """Return the tokens of two strings such as `ab|ba`, the first of 1 to `length` letters."""
+        strings, lengths = self._read_pair(text)
+        return self._encode(strings[None], lengths[None], np.zeros(1, dtype=np.int64), self.length).inputs[0]
+
+    def _read_pair(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the letters and the lengths of two strings such as `ab|ba`."""
         first, bar, second = text.strip().partition("|")
         require(bool(bar) and "|" not in second, f"expected two strings with a bar such as ab|ba, got {text!r}")
         letters = LETTERS[: self.alphabet]
         for symbol in sorted(set(first + second) - set(letters)):
             raise InputError(f"expected only letters {letters[0]}-{letters[-1]}, got {symbol!r} in {text!r}")
         self._check_lengths(first, second, 1)
-        strings = np.zeros((1, 2, self.length + self._slack), dtype=np.int8)
+        strings = np.zeros((2, self.length + self._slack), dtype=np.int8)
         for part, string in enumerate((first, second)):
-            strings[0, part, : len(string)] = [letters.index(letter) for letter in string]
-        lengths = np.array([[len(first), len(second)]])
-        return self._encode(strings, lengths, np.zeros(1, dtype=np.int64), self.length).inputs[0]
+            strings[part, : len(string)] = [letters.index(letter) for letter in string]
+        return strings, np.array([len(first), len(second)])
 
     def answer(self, outputs: np.ndarray) -> str:
         return str(int(outputs[-1]))

@@ -1,14 +1,11 @@
-"""Read a user's puzzle file, plain or gzip: a CSV with a column `puzzle`, or one puzzle per line.
+"""Read a user's puzzle file, plain or gzip: a CSV or JSON lines with a column `puzzle`, or one puzzle per line.
 
-The columns `solution`, `clues` and `source` of a CSV are read too, and other columns are ignored. The public file of
-3 million puzzles (id, puzzle, solution, clues, difficulty) is in this format. Open cells are 0 or a dot. Every puzzle
-is solved and must have exactly one solution, which must be the stated one.
+The columns `solution`, `clues` and `source` are read too, and other columns are ignored. `question` and `answer` may
+stand for `puzzle` and `solution`, as in a `test.csv` of Sudoku-Extreme (source, question, answer, rating). The public
+file of 3 million puzzles (id, puzzle, solution, clues, difficulty) is in this format, and so is what `looped data
+build` writes. Open cells are 0 or a dot. Every puzzle is solved and must have exactly one solution, the stated one.
 """
 
-import csv
-import gzip
-import io
-import zlib
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -16,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from looped.tasks.files import csv_fields, file_rows, text_lines
 from looped.tasks.sudoku.generator import content_buckets
 from looped.tasks.sudoku.solver import geometry, solve_boards, workspace
 from looped.utils.errors import InputError, require
-from looped.utils.files import bounded_lines
 
 CHUNK = 100_000  # rows that are in memory as text at a time
-_GZIP_MAGIC = b"\x1f\x8b"
+OTHER_NAMES = {"question": "puzzle", "answer": "solution"}  # of columns
 
 
 class FilePuzzles(NamedTuple):
@@ -77,49 +74,23 @@ def _solve_and_check(path: Path, rows: list[_Row], side: int) -> FilePuzzles:
 
 
 def _rows(path: Path, num_cells: int) -> Iterator[_Row]:
-    """Yield the rows of a file in either format, with their line numbers."""
-    try:
-        with open(path, "rb") as raw:
-            is_gzip = raw.peek(2)[:2] == _GZIP_MAGIC
-            require(is_gzip or path.suffix != ".gz", f"{path}: expected a gzip file, got another format")
-            text = io.TextIOWrapper(gzip.GzipFile(fileobj=raw) if is_gzip else raw, encoding="utf-8-sig")
-            stripped = ((number, line.strip()) for number, line in enumerate(bounded_lines(text, path), start=1))
-            lines = ((number, line) for number, line in stripped if line and not line.startswith("#"))
-            if (first := next(lines, None)) is None:
-                return
-            columns = _fields(path, *first)
-            if "puzzle" in columns:
-                yield from _csv_rows(path, columns, lines)
-                return
-            require(
-                len(_first_word(first[1])) == num_cells,
-                f"{path}, row {first[0]}: expected a column 'puzzle' or a puzzle of {num_cells} cells, "
-                f"got {first[1][:100]!r}",
-            )
-            for number, line in chain([first], lines):
-                yield _Row(number, _first_word(line), "", "", "")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: expected UTF-8 text, got other bytes ({error.reason})") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: expected a complete gzip file, got a damaged one ({error})") from None
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-
-
-def _csv_rows(path: Path, columns: list[str], lines: Iterator[tuple[int, str]]) -> Iterator[_Row]:
-    place = {name: columns.index(name) for name in _Row._fields[1:] if name in columns}
-    for number, line in lines:
-        fields = _fields(path, number, line)
-        is_complete = len(fields) == len(columns)
-        require(is_complete, f"{path}, row {number}: expected {len(columns)} columns, got {len(fields)}")
-        yield _Row(number, *(fields[place[name]] if name in place else "" for name in _Row._fields[1:]))
-
-
-def _fields(path: Path, number: int, line: str) -> list[str]:
-    try:
-        return next(csv.reader([line])) if '"' in line else line.split(",")
-    except csv.Error as error:
-        raise InputError(f"{path}, row {number}: expected a row of CSV, got another format ({error})") from None
+    """Yield the rows of a file in any format, with their line numbers."""
+    lines = text_lines(path)
+    if (first := next(lines, None)) is None:
+        return
+    columns = {OTHER_NAMES.get(name, name) for name in csv_fields(path, *first)}
+    if first[1].startswith("{") or "puzzle" in columns:
+        for number, row in file_rows(path, "sudoku"):
+            named = {OTHER_NAMES.get(name, name): str(value) for name, value in row.items()}
+            require("puzzle" in named, f"{path}, line {number}: expected a field 'puzzle', got {', '.join(row)[:80]}")
+            yield _Row(number, *(named.get(name, "") for name in _Row._fields[1:]))
+        return
+    require(
+        len(_first_word(first[1])) == num_cells,
+        f"{path}, line {first[0]}: expected a column 'puzzle' or a puzzle of {num_cells} cells, got {first[1][:100]!r}",
+    )
+    for number, line in chain([first], lines):
+        yield _Row(number, _first_word(line), "", "", "")
 
 
 def _first_word(line: str) -> str:
@@ -132,13 +103,13 @@ def _digits(path: Path, boards: list[tuple[int, str]], side: int) -> np.ndarray:
     """Return boards as (rows, cells) digits. Raise InputError if one has the wrong length or a wrong symbol."""
     for line, board in boards:
         if len(board) != side * side or not board.isascii():
-            raise InputError(f"{path}, row {line}: expected {side * side} cells, got {len(board)} in {board[:100]!r}")
+            raise InputError(f"{path}, line {line}: expected {side * side} cells, got {len(board)} in {board[:100]!r}")
     cells = np.frombuffer("".join(board for _, board in boards).encode(), dtype=np.uint8).reshape(len(boards), -1)
     digits = np.where(cells == ord("."), 0, cells.astype(np.int8) - ord("0")).astype(np.int8)
     invalid = np.flatnonzero(((digits < 0) | (digits > side)).any(axis=1))
     if len(invalid):
         line, board = boards[invalid[0]]
-        raise InputError(f"{path}, row {line}: expected digits 0-{side} or dots, got {board!r}")
+        raise InputError(f"{path}, line {line}: expected digits 0-{side} or dots, got {board!r}")
     return digits
 
 
@@ -150,4 +121,4 @@ def _require_all(right: np.ndarray, path: Path, rows: list[_Row], expected: Call
     """Raise InputError for the first wrong row. `expected(row)` gives the rest of the message."""
     wrong = np.flatnonzero(~right)
     if len(wrong):
-        raise InputError(f"{path}, row {rows[wrong[0]].line}: expected {expected(int(wrong[0]))}")
+        raise InputError(f"{path}, line {rows[wrong[0]].line}: expected {expected(int(wrong[0]))}")

@@ -27,6 +27,7 @@ from looped.tasks.base import (
     supplied,
     typed_fields,
 )
+from looped.tasks.files import file_hash
 from looped.tasks.sudoku.exact_cover import all_solutions
 from looped.tasks.sudoku.generator import MAX_TRIES, NO_LIMIT, PuzzleLimits, draw_images, draw_puzzles
 from looped.tasks.sudoku.pool import SHARD, build_shards, file_puzzles, shard
@@ -139,6 +140,9 @@ class Sudoku(Task):
         if self.file is None and not self._uses_whole_pool:
             return min(size, len(self._first_pool_indices(split, size)) or size)
         return super().distinct_among(split, size, example_size)
+
+    def fingerprints(self) -> dict[str, str]:
+        return {} if self.file is None else {"task.file": file_hash(self._path)}
 
     def test_sets(self) -> dict[str, Self]:
         """Return variants of this task for testing, easy ones first.
