@@ -18,7 +18,8 @@ from looped.inference import shipping
 from looped.inference.run import load_run
 from looped.models import pretrained
 from looped.models.pretrained import ShippedScore
-from looped.tasks import DecisionTree, EditDistance
+from looped.tasks import DecisionTree, EditDistance, Language
+from looped.tasks.language.stories import story_file
 from looped.training import evaluate, train
 from looped.utils.errors import InputError
 from looped.utils.files import content_hash
@@ -66,7 +67,7 @@ def test_the_package_ships_models_that_load_and_are_small():
     sizes = [shipping.load(name).model.num_parameters() for name in pretrained.list_models()]
     shipped = [pretrained.model_card(name) for name in pretrained.list_models()]
     assert sizes == [each.parameters for each in shipped]
-    assert sum(each.num_bytes for each in shipped) <= 36_000_000
+    assert sum(each.num_bytes for each in shipped) <= 40_000_000
 
 
 def test_what_is_loaded_is_the_rounded_average(run, packed):
@@ -210,10 +211,31 @@ def test_what_cannot_be_packed(change, message, run, weights):
     assert not weights.exists()
 
 
-def test_a_model_of_a_text_is_not_shipped(run, weights, monkeypatch):
-    monkeypatch.setattr(EditDistance, "metric", "perplexity")
-    with pytest.raises(InputError, match="where its text is not at hand"):
-        shipping.ship(run, NAME, size=10, **ORIGIN)
+@pytest.fixture
+def story_model(tmp_path, weights, monkeypatch) -> pretrained.ModelCard:
+    """A shipped model of a text that can be taken away."""
+    (tmp_path / "data").mkdir()
+    shutil.copy(story_file(), tmp_path / "data" / "stories.txt")
+    monkeypatch.setenv("LOOPED_DATA", str(tmp_path / "data"))
+    task = Language(text="stories.txt", seq_len=16, vocabulary="wiki2k")
+    train(RunConfig(task, replace(MODEL, num_loops=2), TRAIN), tmp_path / "run", quiet=True)
+    return shipping.ship(tmp_path / "run", "language/small", size=30, **ORIGIN)
+
+
+def test_check_of_a_language_model_measures_other_windows(story_model):
+    (row,) = shipping.evaluate_shipped(1000)
+    run = shipping.load("language")
+    batch = run.task.sample(0, "test", range(30, 60))
+    scores = run.model(torch.from_numpy(batch.inputs)).detach().double()
+    chosen = scores.log_softmax(dim=-1).gather(2, torch.from_numpy(batch.targets)[..., None])[..., 0]
+    assert row["measured"]["value"] == pytest.approx(math.exp(-chosen[torch.from_numpy(batch.mask)].mean()), rel=1e-5)
+    assert row["consistent"]
+
+
+def test_check_without_the_text_leaves_a_language_model_out(story_model, tmp_path, capsys):
+    (tmp_path / "data" / "stories.txt").unlink()
+    assert shipping.evaluate_shipped(1000) == []
+    assert "language/small is not checked: no text 'stories.txt'" in capsys.readouterr().err
 
 
 def test_too_many_bytes_are_refused(run, packed, monkeypatch):

@@ -1,0 +1,94 @@
+"""How fast does a language model write? With the cache of every (loop, layer), without it, and by a CUDA graph.
+
+python benchmarks/generation.py [--tokens 512] [--loops 24] [--out FILE]    measure on the device at hand
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import looped
+from looped.inference.cache import Decoder
+from looped.models import LoopModel
+from looped.models.engines import choose_device, describe_device
+from looped.utils.files import save_json
+
+MODELS = ("language/looped-r24", "language/modulated-r24")
+
+
+def tokens_per_second(write: Callable[[], None], num_tokens: int, device: torch.device) -> float:
+    """Return the speed of the faster of two passes, the first of which may compile or capture."""
+    seconds = []
+    for _ in range(2):
+        began = time.perf_counter()
+        write()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return num_tokens / min(seconds)
+
+
+def with_cache(model: LoopModel, batch: int, num_tokens: int, loops: int, *, graph: bool) -> Callable[[], None]:
+    decoder = Decoder(model, num_tokens, torch.zeros(batch, dtype=torch.long), loops)
+    if not graph:
+        decoder._replayed = None
+
+    def write() -> None:
+        decoder.length = 0
+        column = torch.zeros(batch, 1, dtype=torch.long, device=decoder.padding.device)
+        for _ in range(num_tokens):
+            column = decoder.read(column)[:, -1:].argmax(dim=-1)
+
+    return write
+
+
+def without_cache(model: LoopModel, batch: int, num_tokens: int, loops: int) -> Callable[[], None]:
+    @torch.no_grad()
+    def write() -> None:
+        text = torch.zeros(batch, 1, dtype=torch.long, device=model.stack.device)
+        for _ in range(num_tokens):
+            text = torch.cat((text, model(text, loops)[:, -1:].argmax(dim=-1)), dim=1)
+
+    return write
+
+
+def measure(num_tokens: int, loops: int, precision: Any) -> dict[str, Any]:
+    device = choose_device("auto")
+    rows = []
+    for name in MODELS:
+        run = looped.load(name, device).with_precision(precision)
+        for batch in (1, 16) if device.type == "cpu" else (1, 64):
+            ways: dict[str, Callable[[], None]] = {
+                "cache": with_cache(run.model, batch, num_tokens, loops, graph=False)
+            }
+            if device.type == "cuda":
+                ways["cache and CUDA graph"] = with_cache(run.model, batch, num_tokens, loops, graph=True)
+            if batch == 1:
+                ways["no cache"] = without_cache(run.model, batch, num_tokens, loops)
+            speeds = {way: batch * tokens_per_second(write, num_tokens, device) for way, write in ways.items()}
+            rows.append({"model": name, "batch": batch, "tokens_per_second": speeds})
+            print(name, f"batch {batch}", {way: round(speed, 1) for way, speed in speeds.items()}, file=sys.stderr)
+    return {
+        "date": date.today().isoformat(), "device": describe_device(device), "torch": torch.__version__,
+        "tokens": num_tokens, "loops": loops, "precision": precision, "rows": rows,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--loops", type=int, default=24)
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    report = measure(options.tokens, options.loops, options.precision)
+    if options.out:
+        save_json(options.out, report)
+    print(json.dumps(report))
