@@ -47,6 +47,7 @@ def require_texts(plan: EvalPlan) -> None:
 
 
 def size_name(multiple: float) -> str:
+    """Return the name of a test set whose examples have a multiple of the trained size, such as `1.5 n`."""
     return f"{multiple:g} n"
 
 

@@ -8,6 +8,8 @@ from looped.experiments.spec import Cell
 
 @dataclass(frozen=True)
 class Metric:
+    """A measured number: its label, its direction and its format."""
+
     label: str
     higher_is_better: bool = True
     is_share: bool = False

@@ -62,6 +62,7 @@ class Record:
 
     @property
     def key(self) -> str:
+        """Return the run's identity as text."""
         return run_key(self.config)
 
     @property

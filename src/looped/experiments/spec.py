@@ -37,6 +37,8 @@ class EvalPlan:
 
 @dataclass(frozen=True)
 class Cell:
+    """One number of a table: the run that yields it, and its place in the record."""
+
     row: str
     column: str
     config: RunConfig
@@ -54,6 +56,7 @@ class Cell:
 
     @property
     def label(self) -> str:
+        """Return `ROW, COLUMN`, as tables and charts show it."""
         return f"{self.row}, {self.column}"
 
     @property
@@ -72,6 +75,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Experiment:
+    """A table of cells with its title and the evaluations that its runs need."""
+
     id: str
     title: str
     about: str
@@ -87,14 +92,17 @@ class Experiment:
 
     @property
     def label(self) -> str:
+        """Return the title with the scale."""
         return f"{self.title} ({self.scale} scale)" if self.scale else self.title
 
     @property
     def is_full_size(self) -> bool:
+        """Return whether the problems have the paper's sizes."""
         return self.scale in FULL_SIZE
 
     @property
     def rows(self) -> list[str]:
+        """Return the names of the rows, in order."""
         return list(dict.fromkeys(cell.row for cell in self.cells))
 
     def configs(self, num_seeds: int = 1) -> list[RunConfig]:
@@ -117,6 +125,7 @@ class Experiment:
         return replace(self, cells=tuple(cell for cell in self.cells if cell in chosen))
 
     def to_json(self) -> dict[str, Any]:
+        """Return JSON values, for `looped paper list --json`."""
         cells = [
             {
                 "row": cell.row,

@@ -31,6 +31,7 @@ FAITHFUL = "as in the paper"
 
 
 def conditioning(scale: Scale) -> Experiment:
+    """Compare the nine conditionings at equal FLOPs."""
     return _study(
         "conditioning",
         "What should depend on the loop? Equal FLOPs",
@@ -43,6 +44,7 @@ def conditioning(scale: Scale) -> Experiment:
 
 
 def conditioning_parameters(scale: Scale) -> Experiment:
+    """Compare the nine conditionings at equal parameters."""
     configs = {name: _conditioned(name, scale) for name in CONDITIONINGS}
     counts = {name: build_model(run.model, run.task.spec).num_parameters() for name, run in configs.items()}
     model = configs["none"].model
@@ -94,6 +96,7 @@ def _study(
 
 
 def length(scale: Scale) -> Experiment:
+    """Test models on longer strings than they were trained on."""
     bases, num_loops = _bases(scale), SCALE_SPECS[scale].study_loops
     base = bases["looped"]
     # The model has classes for answers of twice the length, but trains on strings of the usual length.
@@ -134,6 +137,7 @@ def length(scale: Scale) -> Experiment:
 
 
 def depth(scale: Scale) -> Experiment:
+    """Compare many layers with many loops at equal depth."""
     total = SCALE_SPECS[scale].study_depth
     configs = {
         (f"{layers} x {total // layers}", block): _base(block, scale, num_layers=layers, num_loops=total // layers)
@@ -155,6 +159,7 @@ def _cells(configs: dict[tuple[str, str], RunConfig]) -> tuple[Cell, ...]:
 
 
 def loops(scale: Scale) -> Experiment:
+    """Test models with more loops than they were trained with."""
     num_loops = SCALE_SPECS[scale].study_loops
     growing = tuple(max(1, num_loops * part // 8) for part in (1, 2, 4, 8))
     random = tuple(max(1, num_loops * part // 4) for part in (1, 2, 3, 4))
@@ -195,6 +200,7 @@ def loops(scale: Scale) -> Experiment:
 
 
 def fidelity(scale: Scale) -> Experiment:
+    """Measure what each difference between the paper and its public code costs."""
     bases = _bases(scale)
     looped, modulated = bases.values()
     unit_borders: dict[str, Any] = {"borders": "unit"}
@@ -220,6 +226,7 @@ def fidelity(scale: Scale) -> Experiment:
 
 
 def recipes(scale: Scale) -> Experiment:
+    """Compare the paper's recipe with ours at equal FLOPs."""
     num_loops = loops_of(PROBLEM, scale)[1]
     base = fit_budget(_base("modulated", scale, num_loops=num_loops), scale)
     own = SCALE_SPECS[scale].recipe
@@ -243,6 +250,7 @@ def recipes(scale: Scale) -> Experiment:
 
 
 def equal_time(scale: Scale) -> Experiment:
+    """Compare few loops and many steps with many loops and few steps."""
     most = SCALE_SPECS[scale].study_loops
     configs = {
         (f"r={num_loops}", block): _trained_as_long_as_most(block, num_loops, scale)
@@ -271,6 +279,7 @@ def _trained_as_long_as_most(block: str, num_loops: int, scale: Scale) -> RunCon
 
 
 def rates(scale: Scale) -> Experiment:
+    """Compare learning rates for long training runs with few loops."""
     num_loops = max(count for count in loops_of(PROBLEM, scale) if count < SCALE_SPECS[scale].study_loops)
     cells = []
     for block in BLOCKS:
@@ -298,6 +307,7 @@ def rates(scale: Scale) -> Experiment:
 
 
 def words(scale: Scale) -> Experiment:
+    """Train models that answer for words of any length."""
     length, num_loops, alphabet = {"smoke": (4, 4, 3), "laptop": (6, 8, 3)}.get(scale, (20, 20, 26))
     # People compare words of any length and with any letters, which are much alike or not at all.
     of_all: dict[str, Any] = {

@@ -47,6 +47,7 @@ TEXT_TEST_SIZES: dict[Scale, int | None] = {"smoke": 4, "laptop": 100, "gpu": No
 
 
 def table1(scale: Scale) -> Experiment:
+    """Return Table 1 of the paper: accuracy on the reasoning tasks."""
     return Experiment(
         id="table1",
         title="Table 1: reasoning tasks",
@@ -61,6 +62,7 @@ def table1(scale: Scale) -> Experiment:
 
 
 def table1_dense(scale: Scale) -> Experiment:
+    """Return the string rows of Table 1 by the recipe `dense`."""
     rows = [row for row in TABLE_1 if "dense" in recipes_for(PROBLEMS[row].task)]
     return Experiment(
         id="table1-dense",
@@ -99,6 +101,7 @@ def row_cells(
 
 
 def correlation(scale: Scale) -> Experiment:
+    """Return the runs behind the figure of training against test accuracy."""
     cells = row_cells("ED60", scale)
     rows = (("Train", "train"), ("Test", "test"))
     return Experiment(
@@ -115,6 +118,7 @@ def correlation(scale: Scale) -> Experiment:
 
 
 def table2(scale: Scale) -> Experiment:
+    """Return Table 2 of the paper: decision trees in context."""
     cells = [
         _paper_cell("trees", "Test", column, config, paper, "test.squared_error_over_dims", scale)
         for (column, config), paper in zip(three_columns("trees", scale).items(), TABLE_2, strict=True)
@@ -133,6 +137,7 @@ def table2(scale: Scale) -> Experiment:
 
 
 def table3(scale: Scale) -> Experiment:
+    """Return Table 3 of the paper: language models."""
     columns = three_columns("text", scale)
     cells = [
         _paper_cell("text", row, column, config, paper, shows, scale)
@@ -155,6 +160,7 @@ def table3(scale: Scale) -> Experiment:
 
 
 def perturbed(scale: Scale) -> Experiment:
+    """Return the paper's experiment on perturbed text: memorisation and continuity."""
     # To be memorised, a text must repeat: training uses a fixed set of windows, each seen several times.
     windows = {"smoke": 4, "laptop": 256, "gpu": 4096, "paper": None}[scale]
     noise: dict[str, Any] = {"perturbed": 0.1}

@@ -61,6 +61,7 @@ class Run:
 
     @property
     def task(self) -> Task:
+        """Return the task that the model was trained on."""
         return self.config.task
 
     def test_example(self, index: int | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -66,6 +66,7 @@ def box_of(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
 
 @gluon.jit
 def tanh(x):
+    """Return tanh by the hardware's approximation."""
     return gl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
 
 

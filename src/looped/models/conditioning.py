@@ -105,6 +105,7 @@ class TimestepEncoding(ShapedModule):
         self.b5 = nn.Parameter(start.repeat(num_layers, 1))
 
     def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer vectors"]:
+        """Return the vectors of every layer at each time."""
         hidden = F.silu(F.linear(sinusoid(times, self.dim).to(self.w4.dtype), self.w4, self.b4))
         encoding = F.silu(F.linear(hidden, self.w3, self.b3))
         return torch.einsum("td,lpd->tlp", encoding, self.w5) + self.b5
@@ -118,6 +119,7 @@ class StaticVectors(ShapedModule):
         self.vectors = nn.Parameter(start.repeat(num_layers, 1))
 
     def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer vectors"]:
+        """Return the same vectors at each time."""
         return self.vectors.expand(len(times), -1, -1)
 
 
@@ -129,6 +131,7 @@ class FreeTable(ShapedModule):
         self.rows = nn.Parameter(start.repeat(num_loops, num_layers, 1))
 
     def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time layer vectors"]:
+        """Return the rows of the table, with linear interpolation between loops."""
         below = times.long().clamp(max=len(self.rows) - 1)
         above = (below + 1).clamp(max=len(self.rows) - 1)
         fraction = (times - below)[:, None, None].to(self.rows.dtype)
@@ -143,6 +146,7 @@ class AdditiveSignal(ShapedModule):
         self.amplitude = nn.Parameter(torch.full((dim,), EMBEDDING_STD))
 
     def forward(self, times: Float[Tensor, " time"]) -> Float[Tensor, "time dim"]:
+        """Return the signal that is added to the state at each time."""
         return self.amplitude * sinusoid(times, len(self.amplitude)).to(self.amplitude.dtype)
 
 

@@ -189,10 +189,12 @@ def _reason(path: Path, error: OSError) -> str:
 
 
 def save_text(path: Path, text: str) -> None:
+    """Write a UTF-8 file, whole or not at all."""
     save(path, lambda handle: handle.write(text.encode()))
 
 
 def save_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, whole or not at all."""
     save_text(path, json.dumps(value, indent=1) + "\n")
 
 

@@ -25,6 +25,8 @@ GROUP_WIDTH = 24  # characters
 
 @dataclass(frozen=True)
 class Series:
+    """One line or row of dots in a chart."""
+
     label: str
     colour: str
     x: Sequence[float]

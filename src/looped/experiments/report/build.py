@@ -50,6 +50,8 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
+    """One experiment on the page."""
+
     anchor: str
     title: str
     about: str
@@ -67,6 +69,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
+    """All content of the page, ready for the template."""
+
     title: str
     facts: tuple[tuple[str, str], ...]
     tables: tuple[Section, ...]

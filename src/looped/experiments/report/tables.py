@@ -29,6 +29,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
+    """A table of texts with a heading per column."""
+
     head: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     """the first entry of a row is its heading"""
