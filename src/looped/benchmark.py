@@ -141,6 +141,36 @@ def _scaled_row(
     return {**shape, **_train_row(model, spec, batch, engine, device, remat)}
 
 
+class Shape(NamedTuple):
+    """Tokens of a sequence, model width and batch size."""
+
+    seq_len: int
+    dim: int
+    batch: int
+
+
+def bench_shapes(
+    shapes: Sequence[Shape], engines: Sequence[Engine], *, num_loops: int, seconds: float, device: Device = "auto"
+) -> Iterator[dict[str, Any]]:
+    """Yield the time of a training step of the reasoning preset for each shape and engine, in heads of 64 channels.
+
+    If the memory does not suffice, the time is None.
+    """
+    chosen, place = preset("reasoning"), choose_device(device)
+    for seq_len, dim, batch in shapes:
+        config = replace(chosen.model, dim=dim, num_heads=max(1, dim // 64), num_loops=num_loops)
+        spec = replace(chosen.spec, seq_len=seq_len)
+        for engine in engines:
+            _forget_memory(place)
+            try:
+                step, used = _training_step(config, spec, batch, engine, place)
+                _seconds_to_prepare(step, place)
+                ms = round(1000 * _seconds(step, place, seconds), 3)
+            except torch.OutOfMemoryError:
+                used, ms = engine, None
+            yield {"seq_len": seq_len, "dim": dim, "batch": batch, "num_loops": num_loops, "engine": used, "ms": ms}
+
+
 def matrix_rate(device: torch.device) -> float:
     """Return the TFLOP/s of a large matmul (bfloat16 on a GPU), measured once per run as the ceiling for all rows."""
     return _matrix_rate(device, torch.get_num_threads())
@@ -178,26 +208,28 @@ def _train_row(
     config: ModelConfig, spec: Spec, batch: int, engine: Engine, device: torch.device, remat: int = 0
 ) -> dict[str, Any]:
     _forget_memory(device)
-    train = TrainConfig().override(batch_size=batch, engine=engine, learning_rate=1e-4, remat=remat)
     error = gradient_error(config, spec, engine, device)
-    model = _opened(config, spec).to(device)
-    data = _batch(spec, batch, device)
-    stepper = Stepper(model, train, device)
-    number = iter(range(10**9))
-
-    def step() -> Tensor:
-        return stepper(next(number), data, config.num_loops, 1.0)
-
+    step, used = _training_step(config, spec, batch, engine, device, remat)
     prepared = _seconds_to_prepare(step, device)
     seconds = _seconds(step, device)
-    work = 3 * batch * model.flops()
+    work = 3 * batch * build_model(config, spec).flops()
     return {
-        "engine": stepper.engine,
+        "engine": used,
         **_speed(batch, seconds, work, device),
         "peak_gib": _peak_gib(device),
         "seconds_to_prepare": prepared,
         "gradient_error": error,
     }
+
+
+def _training_step(
+    config: ModelConfig, spec: Spec, batch: int, engine: Engine, device: torch.device, remat: int = 0
+) -> tuple[Callable[[], Tensor], Engine]:
+    """Return a function that trains a new model by one step on the same batch, and the engine that it uses."""
+    train = TrainConfig().override(batch_size=batch, engine=engine, learning_rate=1e-4, remat=remat)
+    stepper, data = Stepper(_opened(config, spec).to(device), train, device), _batch(spec, batch, device)
+    number = iter(range(10**9))
+    return lambda: stepper(next(number), data, config.num_loops, 1.0), stepper.engine
 
 
 def _speed(batch: int, seconds: float, work: int, device: torch.device) -> dict[str, float]:
@@ -253,12 +285,13 @@ def _seconds_to_prepare(call: Callable[[], object], device: torch.device) -> flo
     return round(time.monotonic() - started, 1)
 
 
-def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds of one call, averaged over as many calls as fit into about SECONDS."""
+def _seconds(call: Callable[[], object], device: torch.device, at_least: float | None = None) -> float:
+    """Return the seconds of one call, averaged over as many calls as fit into about `at_least` (None: SECONDS)."""
+    at_least = SECONDS if at_least is None else at_least
     call()
     _wait(device)
     started, calls, more = time.perf_counter(), 0, 1
-    while (spent := time.perf_counter() - started) <= SECONDS or not calls:
+    while (spent := time.perf_counter() - started) <= at_least or not calls:
         for _ in range(more):
             call()
         _wait(device)
