@@ -13,6 +13,7 @@ from looped.training.loss import LARGE_VOCABULARY, TensorBatch, loss_and_answers
 from looped.training.optim import Average, Optimizer, SpikeGuard
 from looped.utils.errors import require
 from looped.utils.memory import memory_for
+from looped.utils.types import Engine
 
 
 class Stepper:
@@ -28,7 +29,7 @@ class Stepper:
         self.optimizer = Optimizer(model, optimizer)
         self.average = None if optimizer.ema_decay is None else Average(model, optimizer.ema_decay)
         self.guard = None if optimizer.spike_factor is None else SpikeGuard(optimizer.spike_factor, device)
-        self.engine = set_engine(model.stack, runtime.engine)
+        self.engine: Engine = set_engine(model.stack, runtime.engine)
         model.stack.remat = runtime.remat
         model.stack.growth_limit = optimizer.growth_limit
         uses_graph = device.type == "cuda" and self.engine != "eager"
