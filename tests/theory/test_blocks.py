@@ -18,7 +18,8 @@ from tests.theory.oracle import all_cells, interpolate, label, others_number, pa
 
 F = Fraction
 Q = 4
-PROMISED = ["paper", "lean", "lean-stream", "modulated", "modulated-minimal", "modulated-sqrt"]
+PROMISED = ["paper", "lean", "lean-stream", "modulated", "modulated-minimal", "modulated-sqrt", "modulated-digits"]
+EXACT = ("modulated", "modulated-minimal", "modulated-digits")
 TRIFLING_SHAPES = [(1, 2, 3), (1, 3, 2), (2, 2, 2)]
 SHAPES = [(1, 2, n) for n in range(2, 7)] + [(1, 3, 2), (1, 3, 3), (2, 2, 2)]
 
@@ -31,7 +32,7 @@ def build(variant, shape, **options):
 
 def served_cells(variant, shape):
     dim, tokens, cells = shape
-    return all_cells(dim, tokens, cells, duplicates=variant == "modulated-minimal" or tokens <= 2)
+    return all_cells(dim, tokens, cells, duplicates=variant in EXACT[1:] or tokens <= 2)
 
 
 def expected_values(variant, shape, shift):
@@ -43,7 +44,7 @@ def expected_values(variant, shape, shift):
     def of(z, j):
         return label(rough, z, j, dim, cells, shift)
 
-    if variant in ("modulated", "modulated-minimal"):
+    if variant in EXACT:
         return {z: [of(z, j) for j in range(tokens)] for z in chosen}
     if variant == "paper":
         known = {paper_number(z, j, dim, cells): of(z, j) for z in chosen for j in range(tokens)}
@@ -115,7 +116,7 @@ def test_blocks_with_huge_labels_are_exact(variant, size):
     for cell in product(range(2), repeat=2):
         x = np.array([[F(z, 2) for z in cell]], dtype=object)
         assert [[v] for v in net(x)[0]] == net.code_value(cell)
-        if variant in ("modulated", "modulated-minimal"):
+        if variant in EXACT:
             assert net(x)[0].tolist() == [F(size * (1 + z / 2)) for z in cell]
 
 
@@ -133,6 +134,7 @@ def test_sizes_are_as_stated(shape):
         "lean": (6 * d + 9, 1, 12 * d + 13, n - 1 + tokens + 2 * ids),
         "lean-stream": (3 * d + 7, 1, 7 * d + 12, n + tokens + Q * (ids - 1)),
         "modulated-sqrt": (3 * d + 8, 1, 7 * d + 8, n + tokens - 1 + split.groups + Q * (split.group - 1)),
+        "modulated-digits": (3 * d + 6 * tokens + 5, 2, 3 * d + 6 * tokens + 4, n + tokens + realizable + 1),
     }
     for variant, expected in stated.items():
         net = build(variant, shape)
@@ -303,7 +305,7 @@ def test_outputs_are_right_up_to_the_trifling_interval_and_bounded_within_it(var
     dim, tokens, cells = shape
     bits = 2 if variant == "lean-multiset" else Q
     net = theory.approximate(theory.load("wave", dim, tokens), dim, tokens, cells, variant, bits=bits)
-    assert net.epsilon == F(1, cells * 2**20)
+    assert net.epsilon == F(1, cells * 2 ** (8 if variant == "modulated-digits" else 20))
     chosen = all_cells(dim, tokens, cells, net.serves_duplicates)
     for offset in (F(0), 1 - cells * net.epsilon):  # the first and the last exact point of a cell
         assert outputs(net, shape, chosen, offset) == [net.code_value(z) for z in chosen]

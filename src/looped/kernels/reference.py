@@ -150,14 +150,18 @@ def attend_to_largest(
     bias: Float[Tensor, "batch 1 #seq key"] | None = None,
     causal: bool,
 ) -> Float[Tensor, "batch head seq size"]:
-    """Return hardmax attention: the mean of the values whose scores are largest. Scores get no gradient."""
+    """Return hardmax attention: the mean of the values whose scores are largest. Scores get no gradient.
+
+    Like in softmax kernels, the mean is computed in float32 or better and rounded once.
+    """
     scores = query @ key.transpose(-1, -2)
     if bias is not None:
         scores = scores + bias
     if causal:
         scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
-    largest = (scores == scores.amax(dim=-1, keepdim=True)).to(value.dtype)
-    return (largest @ value) / largest.sum(dim=-1, keepdim=True)
+    precise = torch.promote_types(value.dtype, torch.float32)
+    largest = (scores == scores.amax(dim=-1, keepdim=True)).to(precise)
+    return ((largest @ value.to(precise)) / largest.sum(dim=-1, keepdim=True)).to(value.dtype)
 
 
 def add_feed_forward(

@@ -157,30 +157,36 @@ def lean_id(grid: Grid, sequence: TokenIds, token_id: int) -> int:
     return number([*others, token_id], grid.base)
 
 
+def selection_rounds(sequence: TokenIds, rounds: int) -> list[tuple[int, int]]:
+    """Return (fetched id, number of tokens fetched before) of every round of Step 2.
+
+    A round fetches all tokens with the largest id that is left, and the largest id of all when none is left.
+    """
+    remaining, result = list(sequence), []
+    for _ in range(rounds):
+        largest = max(remaining, default=sequence[0])
+        result.append((largest, len(sequence) - len(remaining)))
+        remaining = [z for z in remaining if z != largest]
+    return result
+
+
 def multiset_id(grid: Grid, sequence: TokenIds, token_id: int) -> int:
     """Return the id with one digit (largest id left, tokens fetched before) per round, in base B(N+1).
 
     It distinguishes multiplicities.
     """
-    remaining, digits = list(sequence), []
-    for _ in range(grid.tokens):
-        largest = max(remaining, default=sequence[0])
-        digits.append(largest + grid.base * (grid.tokens - len(remaining)))
-        remaining = [z for z in remaining if z != largest]
+    digits = [fetched + grid.base * before for fetched, before in selection_rounds(sequence, grid.tokens)]
     return number([token_id, *digits], grid.base * (grid.tokens + 1))
 
 
 def others_multiset_id(grid: Grid, sequence: TokenIds, token_id: int) -> int:
     """Return ((s N + own count) B + z), where s has the digits of `multiset_id` without the token's own round."""
-    rounds, remaining, own = [], list(sequence), 0
-    for _ in range(grid.tokens):
-        gone = grid.tokens - len(remaining)
-        largest = max(remaining, default=sequence[0])
-        if largest == token_id and token_id in remaining:
-            own = gone
+    rounds, own = [], 0
+    for fetched, before in selection_rounds(sequence, grid.tokens):
+        if fetched == token_id and before < grid.tokens:
+            own = before
         else:
-            rounds.append(largest + grid.base * gone)
-        remaining = [z for z in remaining if z != largest]
+            rounds.append(fetched + grid.base * before)
     return (number(rounds, grid.base * (grid.tokens + 1)) * grid.tokens + own) * grid.base + token_id
 
 

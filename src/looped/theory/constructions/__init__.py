@@ -1,6 +1,7 @@
 """Whole blocks that approximate a function: the paper's construction and smaller ones, by name in CONSTRUCTIONS."""
 
 from looped.theory.constructions.base import Construction
+from looped.theory.constructions.digits import ModulatedDigits
 from looped.theory.constructions.lean import Lean
 from looped.theory.constructions.modulated import Modulated, ModulatedMinimal, ModulatedSqrt
 from looped.theory.constructions.paper import Paper
@@ -19,5 +20,6 @@ CONSTRUCTIONS: dict[str, type[Construction]] = {
         ModulatedMinimal,
         ModulatedSqrt,
         ModulatedSqrtMultiset,
+        ModulatedDigits,
     )
 }

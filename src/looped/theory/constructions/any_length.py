@@ -15,7 +15,18 @@ import numpy as np
 from looped.theory.constructions import steps
 from looped.theory.constructions.approximate import refuse_if_not_equivariant
 from looped.theory.engine import Engine
-from looped.theory.grid import Function, Grid, TokenIds, Vector, label, number, require_countable, tabulate, trifling
+from looped.theory.grid import (
+    Function,
+    Grid,
+    TokenIds,
+    Vector,
+    label,
+    number,
+    require_countable,
+    selection_rounds,
+    tabulate,
+    trifling,
+)
 from looped.theory.network import HALF, FeedForward, Form, Head, LoopedNetwork, Size, entries, row
 from looped.utils.errors import InputError, require, require_counts
 
@@ -77,11 +88,8 @@ def count_unit(most_tokens: int) -> int:
 def length_id(base: int, most_tokens: int, sequence: TokenIds, token_id: int) -> int:
     """Return the number with the token's id in front and the digits (largest id left, count) of Nmax rounds."""
     unit, tokens = count_unit(most_tokens), len(sequence)
-    remaining, digits = list(sequence), []
-    for _ in range(most_tokens):
-        largest = max(remaining, default=sequence[0])
-        digits.append(largest + base * unit * (tokens - len(remaining) + 1) // (tokens + 1))
-        remaining = [z for z in remaining if z != largest]
+    rounds = selection_rounds(sequence, most_tokens)
+    digits = [fetched + base * unit * (before + 1) // (tokens + 1) for fetched, before in rounds]
     return number([token_id, *digits], base * (unit + 1))
 
 

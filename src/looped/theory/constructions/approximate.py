@@ -106,6 +106,9 @@ class Approximation:
         # a stream may have a wider range than its labels, and a sample at a wrong time lies anywhere in that range
         room = float(max(self.resolutions, default=Fraction(0)) * 2**self.construction.num_bits)
         spread += room if room > spread else 0.0
+        if self.construction.starts_at_zero:
+            values = [float(value) for columns in self.labels.values() for column in columns for value in column]
+            spread += max(0.0, min(values), -max(values))
         # off the good set the output still lies between values that can be stored, up to one overlapping sample
         jumps = float(max(self.jumps, default=Fraction(0)))
         worst = (grid.dim * grid.tokens) ** (1 / p) * (2 * spread + jumps)
@@ -179,8 +182,8 @@ def approximate(
 
     Stream variants store `bits` bits per label. `softmax` uses the proved sharpness, or the given one. `printed` builds
     faults of the paper (`paper.FAULTS`) into its block; `code_value` still returns the correct values. `epsilon` is the
-    length of the trifling intervals below the borders of cells, by default 2^-20/n. Their part of the error goes to 0
-    with it.
+    length of the trifling intervals below the borders of cells, by default 2^-20/n (2^-8/n for `modulated-digits`).
+    Their part of the error goes to 0 with it.
     """
     require_one_of("variant", variant, CONSTRUCTIONS)
     require_known(printed, FAULTS)
@@ -201,7 +204,9 @@ def approximate(
         require(sharpness > 0, f"sharpness: expected a number > 0, got {sharpness}")
     elif softmax:
         sharpness = construction.sharpness()
-    width = trifling(cells) if epsilon is None else exactly(epsilon, "epsilon", "a number")
+    width = (
+        trifling(cells, construction.trifling_exponent) if epsilon is None else exactly(epsilon, "epsilon", "a number")
+    )
     require(FINEST <= width <= Fraction(1, cells), f"epsilon: expected 2^-1000 <= epsilon <= 1/{cells}, got {epsilon}")
     labels = tabulate(target.function, grid, duplicates=True)
     built = construction.build(labels, width, sharpness)

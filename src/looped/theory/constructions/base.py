@@ -37,6 +37,8 @@ class Construction(ABC):
     streams: ClassVar[bool] = False  # labels are stored with `num_bits` bits each
     counts_duplicates: ClassVar[bool] = False  # equal tokens get ids of their own for every number of tokens
     hand_over_loops: ClassVar[int] = 0  # extra loops between Step 1 and Step 2
+    trifling_exponent: ClassVar[int] = 20  # epsilon is 2^-exponent / n by default
+    starts_at_zero: ClassVar[bool] = False  # the output may be anywhere between 0 and a label off the good set
 
     num_ids: int  # labels that the network stores
     loops: int
@@ -63,6 +65,10 @@ class Construction(ABC):
     def fits_float64(self) -> bool:
         """True if float64 keeps the label code. The slope that decodes it is as long as the code, hence twice."""
         return 2 * self.code_bits <= FLOAT64_BITS
+
+    def rounds_only_labels(self, digits: int) -> bool:
+        """Return True if arithmetic with so many binary digits is proved to return the labels, each rounded once."""
+        return False
 
     def sharpness(self) -> Fraction:
         """Return a lambda at which softmax changes no output: the contextual id is off by at most 1/4.
