@@ -171,6 +171,38 @@ def test_theory_verbs_build_and_draw(tmp_path, capsys):
     assert json.loads(answer(capsys, *asked)) == {"path": str(picture)}
 
 
+def test_theory_moduli_prints_bounds_and_witnesses(capsys):
+    found = json.loads(answer(capsys, "theory", "moduli", "--function", "mean", "--delta", "0.5", "--json"))
+    assert found["token"]["lower"] == pytest.approx(0.25, abs=1e-6)  # one of two tokens moves by 0.5
+    assert found["token"]["upper"] == 0.25
+    x, y = found["sequence"]["witness"]
+    assert len(x[0]) == len(y[0]) == 2
+    assert "context" in answer(capsys, "theory", "moduli", "--function", "mean")
+
+
+def test_theory_memorize_returns_the_labels(capsys):
+    asked = ["theory", "memorize", "0", "0.5", "0.25", "0.75", "--variant", "sqrt", "--bits", "2"]
+    assert "exact" in answer(capsys, *asked)
+    assert json.loads(answer(capsys, *asked, "--json"))["values"] == [0, 0.5, 0.25, 0.75]
+
+
+def test_theory_bounds_lists_all_constructions_and_lower_bounds(capsys):
+    asked = ["theory", "bounds", "--function", "mean", "--error", "0.2"]
+    text = answer(capsys, *asked)
+    assert "modulated-digits" in text
+    found = json.loads(answer(capsys, *asked, "--json"))
+    assert found["bits"] == 10_000 * 8
+    for each in found["labels"].values():
+        assert 0 < each["needed"] < each["loops"]
+
+
+def test_theory_plot_passes_its_options_to_the_picture(tmp_path, capsys):
+    picture = tmp_path / "picture.svg"
+    asked = ["theory", "plot", "attention", "--variant", "lean", "--cells", "4", "--tokens", "2"]
+    answer(capsys, *asked, "--input", "0.1", "0.8", "--out", str(picture))
+    assert "lean: X = (0.1, 0.8)" in picture.read_text()
+
+
 def test_theory_progress_reports_a_long_step_in_a_pipe_and_keeps_quiet_about_a_short_one(capsys):
     with _progress_line(every=1000) as show_step:
         show_step("building the network")
@@ -233,7 +265,8 @@ def test_a_trees_question_is_short_and_whole_in_json(tmp_path, capsys):
 HELPS = [
     *(f"train {task}" for task in TASKS), *(f"paper {verb}" for verb in ("list", "run", "report")),
     "eval", "solve", "inspect", "models list", "models check", "models pack", "data check",
-    "theory verify", "theory approximate", "theory plot", "bench train", "bench infer", "bench scaling",
+    "theory verify", "theory approximate", "theory plot", "theory moduli", "theory memorize", "theory bounds",
+    "bench train", "bench infer", "bench scaling",
 ]  # fmt: skip
 
 

@@ -41,3 +41,20 @@ def test_report_has_the_size_and_exactness_of_the_network(variant, exact):
     assert f"{result.size.loops} loops" in result.text()
     assert f", {result.size.heads} head{'s' if variant == 'paper' else ''}, width " in result.text()
     assert ("f(representative)" in result.text()) == exact
+
+
+def test_report_shows_the_steps_and_an_example_of_the_network():
+    result = report("mean", 1, 2, 4, "modulated-minimal", representative="centre")
+    assert result.steps == {"cell numbers": (1, 3), "ids": (4, 5), "labels": (6, 20)}
+    assert result.example.inputs == [[pytest.approx(1 / 12), pytest.approx(7 / 12)]]  # in the cells 0 and 2
+    assert result.example.network == [[0.375, 0.375]]  # the mean of the centres 1/8 and 5/8
+    assert result.example.f == [[pytest.approx(1 / 3)] * 2]
+    assert "X = (0.08333, 0.5833): network (0.375, 0.375), f (0.3333, 0.3333)" in result.text()
+    assert "faults" not in result.text()
+
+
+def test_report_explains_each_term_and_counts_the_faults_of_the_paper():
+    text = report("mean", 1, 2, 2).text()
+    for words in ("within a cell", "stored rounded", "two tokens in one cell", "just below the border", "label: f at"):
+        assert words in text
+    assert "15 of the printed block are corrected" in text

@@ -1,4 +1,4 @@
-"""`looped theory verify|approximate|plot`."""
+"""`looped theory verify|approximate|moduli|memorize|bounds|plot`."""
 
 import math
 import sys
@@ -7,23 +7,37 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
+import numpy as np
 import tyro
 
 from looped.cli.args import leading_name, parse, show
-from looped.theory import CONSTRUCTIONS, verify
+from looped.theory import CONSTRUCTIONS, MEMORIZERS, bits_needed, load, loops_for_error, memorize, moduli, verify
+from looped.theory.bounds import memorizer_bounds
 from looped.theory.plots import PLOTS, plot
 from looped.theory.report import report
-from looped.utils.errors import InputError
+from looped.theory.targets import ModulusName
+from looped.utils.errors import InputError, require_counts
+
+VARIANT = "{" + ",".join(CONSTRUCTIONS) + "}"
 
 
 def theory(arguments: list[str]) -> None:
     """Run one of the theory verbs."""
-    verbs = {"verify": VerifyCommand, "approximate": ApproximateCommand, "plot": PlotCommand}
-    verb, rest = leading_name(arguments, "verb", verbs, "looped theory VERB --help")
-    {"verify": _verify, "approximate": _approximate, "plot": _plot}[verb](rest)
+    verbs = {
+        "verify": (VerifyCommand, _verify),
+        "approximate": (ApproximateCommand, _approximate),
+        "moduli": (ModuliCommand, _moduli),
+        "memorize": (MemorizeCommand, _memorize),
+        "bounds": (BoundsCommand, _bounds),
+        "plot": (PlotCommand, _plot),
+    }
+    commands = {verb: command for verb, (command, _) in verbs.items()}
+    verb, rest = leading_name(arguments, "verb", commands, "looped theory VERB --help")
+    verbs[verb][1](rest)
 
 
 @contextmanager
@@ -92,7 +106,7 @@ class ApproximateCommand:
     """tokens of a sequence, N"""
     cells: int = 4
     """cells along an axis, n = 1/delta"""
-    variant: Annotated[str, tyro.conf.arg(metavar="{" + ",".join(CONSTRUCTIONS) + "}")] = "paper"
+    variant: Annotated[str, tyro.conf.arg(metavar=VARIANT)] = "paper"
     """construction to build"""
     representative: Literal["corner", "centre"] = "corner"
     """point of a cell whose value is stored"""
@@ -122,10 +136,25 @@ def _approximate(arguments: list[str]) -> None:
 
 @dataclass(frozen=True)
 class PlotCommand:
-    """Draw a picture of a construction."""
+    """Draw a picture of a construction. An option that a picture does not take is refused.
+
+    function: f beside the output of its network. staircase: Step 1, as corrected and as printed. attention: Step 2, the
+    keys and what every round fetches. ids: the contextual ids. labels: Step 3, what is stored. trace: all rows over the
+    loops. error: error against loops, with the proved slopes. loops: loops to store labels, with lower bounds.
+    """
 
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="{" + ",".join(PLOTS) + "}")]
     """picture to draw"""
+    function: str | None = None
+    """mean, prod, attn, max, wave, or file.py:name (None: the picture's own)"""
+    cells: int | None = None
+    """cells along an axis, n (None: the picture's own)"""
+    variant: Annotated[str | None, tyro.conf.arg(metavar=VARIANT)] = None
+    """construction to draw (None: the picture's own)"""
+    tokens: int | None = None
+    """tokens of a sequence, N (None: the picture's own)"""
+    input: tuple[float, ...] | None = None
+    """the tokens, numbers in [0, 1) (None: centres of different cells)"""
     out: Path | None = None
     """file to write, .png, .svg or .pdf (None: the name of the picture, .png)"""
     json: bool = False
@@ -134,7 +163,129 @@ class PlotCommand:
 
 def _plot(arguments: list[str]) -> None:
     command = parse(PlotCommand, arguments, "looped theory plot")
+    chosen = {name: value for name, value in vars(command).items() if name not in ("name", "out", "json")}
+    options = {name: value for name, value in chosen.items() if value is not None}
     with _progress_line() as show_step:
         show_step(f"drawing: {command.name}")
-        path = plot(command.name, command.out or Path(f"{command.name}.png"))
+        path = plot(command.name, command.out or Path(f"{command.name}.png"), **options)
     show({"path": str(path)}, str(path), as_json=command.json)
+
+
+@dataclass(frozen=True)
+class ModuliCommand:
+    """Estimate the three moduli of continuity of a function, each with the pair of inputs that proves it."""
+
+    function: str = "attn"
+    """mean, prod, attn, max, wave, or file.py:name, which runs that file with all your rights"""
+    dim: int = 1
+    """entries of a token, d"""
+    tokens: int = 2
+    """tokens of a sequence, N"""
+    delta: float = 0.25
+    """largest distance of two inputs"""
+    p: float = 2.0
+    """norm of the values (1 or more, inf allowed)"""
+    lipschitz: float | None = None
+    """Lipschitz constant of your own function, for upper bounds (None: unknown)"""
+    json: bool = False
+    """print one JSON object"""
+
+
+def _moduli(arguments: list[str]) -> None:
+    command = parse(ModuliCommand, arguments, "looped theory moduli")
+    target = load(command.function, command.dim, command.tokens)
+    found = moduli(target, command.dim, command.tokens, command.delta, command.p, command.lipschitz)
+    rows = [(name, getattr(found, name)) for name in get_args(ModulusName)]
+    shown = {
+        name: {"lower": each.lower, "upper": each.upper, "witness": [x.tolist() for x in each.witness]}
+        for name, each in rows
+    }
+    lines = [f"moduli of {command.function}, d = {command.dim}, N = {command.tokens}, delta = {command.delta:g}"]
+    for name, each in rows:
+        upper = "unknown" if each.upper is None else f"{each.upper:.4g}"
+        x, y = (np.round(point, 4).tolist() for point in each.witness)
+        lines.append(
+            f"  {name:<9} at least {each.lower:.4g}, at most {upper}: f differs by the first at X = {x}, Y = {y}"
+        )
+    lines.append("sequence: X and Y differ anywhere. context: the value of a token that stays. token: only it moves.")
+    show({"delta": command.delta, **shown}, "\n".join(lines), as_json=command.json)
+
+
+@dataclass(frozen=True)
+class MemorizeCommand:
+    """Store a list of numbers in a looped layer and read it back in exact arithmetic."""
+
+    labels: tyro.conf.Positional[tuple[float, ...]]
+    """the numbers to store, at least two"""
+    variant: Annotated[str, tyro.conf.arg(metavar="{" + ",".join(MEMORIZERS) + "}")] = "bits"
+    """memorizer: weight-tied are bits, stream and horner; eta(t) holds the labels of the others"""
+    bits: int = 8
+    """bits per label of stream, horner and sqrt, q"""
+    json: bool = False
+    """print one JSON object"""
+
+
+def _memorize(arguments: list[str]) -> None:
+    command = parse(MemorizeCommand, arguments, "looped theory memorize")
+    memory = memorize(command.labels, command.variant, command.bits)
+    pairs = [(label, value[0]) for label, value in zip(command.labels, memory.table(), strict=True)]
+    error = max(abs(value - Fraction(label)) for label, value in pairs)
+    size = memory.size
+    lines = [
+        f"{command.variant}: {size.dims} rows, width {size.width}, {size.loops} loops, {size.parameters} numbers, the "
+        f"longest with {size.max_bits} bits",
+        *(f"  {k}: {label:.6g} stored, {float(value):.6g} returned" for k, (label, value) in enumerate(pairs)),
+        f"largest error {float(error):.4g}" + ("" if error else ": exact"),
+    ]
+    result = {"size": asdict(size), "values": [float(value) for _, value in pairs], "error": float(error)}
+    show(result, "\n".join(lines), as_json=command.json)
+
+
+@dataclass(frozen=True)
+class BoundsCommand:
+    """Compare the loops that each construction needs for an error, and the loops and bits that nobody can save."""
+
+    function: str = "attn"
+    """mean, prod, attn, max or wave: their Lipschitz constants are known"""
+    dim: int = 1
+    """entries of a token, d"""
+    tokens: int = 2
+    """tokens of a sequence, N"""
+    error: float = 0.5
+    """error on the good set that the bound must reach"""
+    p: float = 2.0
+    """norm of the error (1 or more, inf allowed)"""
+    labels: int = 10_000
+    """labels to store, K, for the lower bounds"""
+    bits: int = 8
+    """bits per label, q, for the lower bounds"""
+    json: bool = False
+    """print one JSON object"""
+
+
+def _bounds(arguments: list[str]) -> None:
+    command = parse(BoundsCommand, arguments, "looped theory bounds")
+    target = load(command.function, command.dim, command.tokens)
+    if target.lipschitz is None:
+        raise InputError(f"function: expected one with known Lipschitz constants, got {command.function!r}")
+    require_counts(labels=command.labels, bits=command.bits)
+
+    def omega(which: ModulusName, delta: float) -> float:
+        return target.upper(which, delta, command.p, command.dim, command.tokens) or 0.0
+
+    sizes = (command.dim, command.tokens)
+    span = target.high - target.low
+    best = {name: loops_for_error(command.error, name, *sizes, omega, command.p, span) for name in CONSTRUCTIONS}
+    lower = memorizer_bounds(command.labels, command.bits)
+    lines = [f"an error of {command.error:g} for {command.function}, d = {command.dim}, N = {command.tokens}:"]
+    for name, each in best.items():
+        stored = f", {each.num_bits} bits per label" if each.streams else ""
+        lines.append(f"  {name:<24}{each.loops:>16,} loops  (n = {each.grid.cells}{stored})")
+    lines.append(f"to store {command.labels:,} labels of {command.bits} bits in a looped layer of the given size:")
+    for name, each in lower.items():
+        lines.append(f"  {name:<24}{each.loops:>16,} loops  (every layer of its size needs at least {each.needed:,})")
+    total = bits_needed(command.labels, command.bits, 1)
+    lines.append(f"  all free numbers together need at least {total:,} bits")
+    upper = {name: {"loops": b.loops, "cells": b.grid.cells, "bits": b.num_bits} for name, b in best.items()}
+    result = {"error": upper, "labels": {name: asdict(each) for name, each in lower.items()}, "bits": total}
+    show(result, "\n".join(lines), as_json=command.json)

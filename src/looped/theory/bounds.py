@@ -6,6 +6,7 @@ any r. Section 11 of theory-paper proves the lower bounds.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from math import e, inf, log2, sqrt
 from numbers import Integral
 
@@ -13,6 +14,7 @@ from looped.theory.constructions import CONSTRUCTIONS
 from looped.theory.constructions.base import Construction
 from looped.theory.constructions.paper import Paper
 from looped.theory.grid import Grid
+from looped.theory.lemmas.streams import Grouping, sqrt_memorizer, stream_memorizer
 from looped.theory.moduli import Moduli, moduli
 from looped.theory.targets import ModulusFunction, ModulusName, Target, require_norm
 from looped.utils.errors import InputError, as_number, require, require_counts, require_one_of
@@ -182,6 +184,27 @@ def loops_needed(num_labels: int, label_bits: int, width: int, parameters: int, 
         return loops * cells(num_labels * width) + cells(num_labels * 2**label_bits)
 
     return _least(capacity, num_labels * label_bits)
+
+
+@dataclass(frozen=True)
+class MemorizerCost:
+    """The loops of a memorizer, and the least that counting allows for any layer of its size."""
+
+    loops: int
+    needed: int
+
+
+def memorizer_bounds(num_labels: int, label_bits: int) -> dict[str, MemorizerCost]:
+    """Return the costs of the stream memorizer (weight-tied) and of the square-root one (time-modulated), d = 1."""
+    example = [Fraction(k % 2, 2) for k in range(4)]  # the size of a memorizer does not depend on its labels
+    stream, modulated = stream_memorizer(example, label_bits).size, sqrt_memorizer(example, label_bits)
+    root, rows = modulated.size, len(modulated.modulation)
+    tied = loops_needed(num_labels, label_bits, stream.width, stream.parameters)
+    free = loops_needed(num_labels, label_bits, root.width, root.parameters - rows * root.loops, rows)
+    return {
+        "stream, weight-tied": MemorizerCost(label_bits * (num_labels - 1) + 1, tied),
+        "sqrt, time-modulated": MemorizerCost(Grouping.best(num_labels, label_bits).loops, free),
+    }
 
 
 def block_loops_needed(

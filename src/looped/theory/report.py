@@ -1,4 +1,4 @@
-"""The report of `looped theory approximate`: size, bound term by term, measured error, exactness of the output."""
+"""The report of `looped theory approximate`: an example, size, bound term by term, measured error, exactness."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -9,9 +9,30 @@ from typing import Any, Literal
 import numpy as np
 
 from looped.theory.constructions.approximate import MOST_CELLS, Approximation, approximate
-from looped.theory.grid import TokenIds, label
+from looped.theory.constructions.paper import FAULTS, Paper
+from looped.theory.grid import TokenIds, evaluate, label
 from looped.theory.network import Size
 from looped.theory.targets import load, require_norm
+
+TERMS = {
+    "cell": "f changes by that much within a cell",
+    "code": "labels are stored rounded",
+    "duplicates": "inputs with two tokens in one cell (0: this network serves them)",
+    "trifling": "inputs just below the border of a cell, where a step is undecided",
+}
+WORDS = """\
+words     cell: a cube of side 1/n; the network sees only the cell of each token. label: f at a point of a cell, its
+          corner or centre. good set: inputs away from trifling intervals and, unless the network counts equal tokens,
+          with all tokens in different cells. numbers: weights, biases and eta(t)."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One input with the network's output and f, one list per coordinate."""
+
+    inputs: list[list[float]]
+    network: list[list[float]]
+    f: list[list[float]]
 
 
 @dataclass(frozen=True)
@@ -37,6 +58,8 @@ class Report:
     cells_checked: int
     equals_code: bool  # output = stored label, as Fractions, on every checked cell
     exact: bool  # output = f(representative), as Fractions, on every checked cell
+    steps: dict[str, tuple[int, int]]  # first and last loop of each step
+    example: Example
     lipschitz: float | None = None  # the constant that the user gave
 
     def as_dict(self) -> dict[str, Any]:
@@ -47,24 +70,39 @@ class Report:
         """Return the report as lines of text."""
         size = self.size
         kind = "upper bounds of the moduli" if self.certified else "estimated moduli: indicative only"
+        steps = ", ".join(f"{name} in loops {first}..{last}" for name, (first, last) in self.steps.items())
         lines = [
             f"{self.function} on [0,1]^({self.dim} x {self.tokens}), {self.cells} cells per axis, {self.variant}",
+            f"example   X = {_short(self.example.inputs)}: network {_short(self.example.network)}, "
+            f"f {_short(self.example.f)}",
+            f"steps     {steps}",
             f"size      {size.dims} rows, {size.heads} head{'s' * (size.heads != 1)}, width {size.width}, "
             f"{size.loops:,} loops, {size.parameters:,} numbers, longest {size.max_bits:,} bits",
             f"bound     {self.bound_total:.4g} in L^{self.p:g} ({kind})",
-            *(f"            {name:<12}{value:.4g}" for name, value in self.terms.items()),
-            f"paper's   {sum(self.printed.values()):.4g} with the constants of its O-terms set to 1",
+            *(f"            {name:<12}{value:<10.4g}{TERMS[name]}" for name, value in self.terms.items()),
+            f"printed   {sum(self.printed.values()):.4g} on the right side of the paper's theorem, if the constants of "
+            "its O-terms, which it does not give, were 1",
             *(f"            {name:<28}{value:.4g}" for name, value in self.printed.items()),
-            f"measured  {self.measured_lp:.4g} in L^{self.p:g}, sup {self.measured_sup:.4g} on the good set "
-            f"(bound there {self.bound_good:.4g}): {self._verdict}",
+            f"measured  {self.measured_lp:.4g} in L^{self.p:g}, {self._sup}",
             f"exact     {self._exactness}",
         ]
+        if self.variant == Paper.name:
+            lines.append(
+                f"faults    {len(FAULTS)} of the printed block are corrected here; `looped theory verify` shows each"
+            )
+        lines.append(WORDS)
         return "\n".join(lines)
 
     @property
     def refuted(self) -> bool:
         """True if a proved statement failed: the network is wrong, or f exceeds the given Lipschitz constant."""
         return not self.equals_code or (self.certified and not self.holds)
+
+    @property
+    def _sup(self) -> str:
+        if not self.cells_checked:
+            return "no point of the good set: fewer cells than tokens"
+        return f"sup {self.measured_sup:.4g} on the good set (bound there {self.bound_good:.4g}): {self._verdict}"
 
     @property
     def _verdict(self) -> str:
@@ -108,7 +146,30 @@ def report(
     settings = (function, variant, dim, tokens, cells, representative, p)
     bounds = (bound.terms, bound.good, bound.total, bound.certified, bound.printed)
     measured = (bound.measured_sup, bound.measured_lp, bound.holds)
-    return Report(*settings, net.size, *bounds, *measured, checked, equals_code, exact, lipschitz)
+    outcome = (checked, equals_code, exact, steps_of(net), example_of(net))
+    return Report(*settings, net.size, *bounds, *measured, *outcome, lipschitz)
+
+
+def steps_of(net: Approximation) -> dict[str, tuple[int, int]]:
+    """Return the first and the last loop, counted from 1, of the three steps."""
+    ready = net.grid.cells - 1 + net.construction.hand_over_loops
+    ids = ready + net.grid.tokens
+    return {"cell numbers": (1, ready), "ids": (ready + 1, ids), "labels": (ids + 1, net.construction.loops)}
+
+
+def example_of(net: Approximation) -> Example:
+    """Return the network's output and f at tokens spread over [0, 1), a third into their cells."""
+    grid = net.grid
+    numbers = [(j * grid.cells // grid.tokens + i) % grid.cells for i in range(grid.dim) for j in range(grid.tokens)]
+    points = [Fraction(3 * k + 1, 3 * grid.cells) for k in numbers]
+    x = np.array(points, dtype=object).reshape(grid.dim, grid.tokens)
+    values = evaluate(net.target.function, x.astype(float))
+    return Example(x.astype(float).tolist(), net(x).astype(float).tolist(), values.tolist())
+
+
+def _short(values: list[list[float]]) -> str:
+    rows = ["(" + ", ".join(f"{value:.4g}" for value in row) + ")" for row in values]
+    return rows[0] if len(rows) == 1 else "(" + ", ".join(rows) + ")"
 
 
 def check_cells(net: Approximation) -> tuple[int, bool, bool]:
