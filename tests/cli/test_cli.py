@@ -15,6 +15,7 @@ from looped.cli.main import main
 from looped.cli.progress import Bar
 from looped.cli.theory import _progress_line
 from looped.tasks import TASKS, DecisionTree, EditDistance
+from looped.theory import VARIANTS
 from looped.training.trainer import Trainer
 from tests.cli.command import TRAIN, answer, complaint
 from tests.training.conftest import tiny
@@ -225,7 +226,7 @@ def test_theory_verify_prints_every_row_as_json(capsys, monkeypatch):
     assert main(["theory", "verify", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["ok"] is True
-    assert len(said["rows"]) == 11
+    assert len(said["rows"]) == 2 + len(VARIANTS)
     assert all(row["ok"] is True and row["corrected"].startswith("PASS") for row in said["rows"])
 
 

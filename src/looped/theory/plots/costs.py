@@ -85,7 +85,7 @@ def loops(bits: int = 6) -> Figure:
     for name, variant in (("stream, weight-tied", "lean-stream"), ("sqrt, time-modulated", "modulated-sqrt")):
         axis.loglog(counts, [cost[name].loops for cost in costs], lw=1.6, color=COLOURS[variant], label=name)
         needed = [cost[name].needed for cost in costs]
-        axis.loglog(counts, needed, "--", lw=1, color=COLOURS[variant], label=f"every layer of the size of {name[:6]}")
+        axis.loglog(counts, needed, "--", lw=1, color=COLOURS[variant], label="needed by every layer of its size")
     one_per_loop = [k - 1 for k in counts]
     axis.loglog(counts, one_per_loop, lw=1.6, color=COLOURS["modulated"], label="bits (half a jump), modulated (exact)")
     axis.legend(fontsize=8, frameon=False)

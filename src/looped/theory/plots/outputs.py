@@ -75,17 +75,19 @@ def _maps(net: Approximation, others: list[float]) -> Figure:
     values = np.array([evaluate(net.target.function, x)[0, 0] for x in points.astype(float)]).reshape(shape)
     low, high = min(values.min(), outputs.min()), max(values.max(), outputs.max())
     third = f", third token {others[0]:g}" if others else ""
-    figure, axes = new_figure(11, 3.9, columns=3)
+    figure, axes = new_figure(11, 3.6, columns=3)
     panels = (
-        (f"{net.target.name}: first token of f(X){third}", values, {"cmap": "viridis", "vmin": low, "vmax": high}),
-        (f"{net.construction.name}: the network's, n = {n}", outputs, {"cmap": "viridis", "vmin": low, "vmax": high}),
+        (f"f: {net.target.name}", values, {"cmap": "viridis", "vmin": low, "vmax": high}),
+        ("network", outputs, {"cmap": "viridis", "vmin": low, "vmax": high}),
         ("absolute difference", np.abs(outputs - values), {"cmap": "magma_r", "vmin": 0}),
     )
     for axis, (title, picture, options) in zip(axes, panels, strict=True):
         image = axis.imshow(picture, origin="lower", extent=(0, 1, 0, 1), interpolation="nearest", **options)
-        figure.colorbar(image, ax=axis, shrink=0.85)
+        figure.colorbar(image, ax=axis, shrink=0.72).ax.tick_params(labelsize=8)
         _cell_borders(axis, n)
         label_axis(axis, title, "own token $x_1$", "other token $x_2$")
+    text = f"{net.construction.name}, n = {n}, {net.size.loops:,} loops: values of the first token{third}"
+    figure.suptitle(f"{text} (trifling intervals drawn wide)", fontsize=9, x=0.01, ha="left")
     return figure
 
 
