@@ -6,20 +6,27 @@ A command ends with exit code 0, or with exit code 2 and one line of at most a t
 import random
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from faults.target import GIB, Outcome, Target
-from faults.tries import Result, Tries, one, result
+from faults.tries import Result, Tries, result
 from faults.workloads import training, training_arguments
 
 _SECONDS = 6.0
+_BATCH = 25
 _BOUNDARY = {
     "INT": ("0", "-1", "1", "2", "3", "4", "8", "17", "4294967296", "99999999999999999999", "1.5", "nan", "", "\u0661"),
     "FLOAT": ("0", "-1", "0.5", "1", "2", "1e-300", "1e308", "nan", "inf", "-inf", "1e999", "x", ""),
-    "STR": ("", "a", "abca|bcca", "|", "é", "\x1b[31m", "x" * 3000, "..", "/dev/null", "sudoku", "None"),
-    "PATH": ("", ".", "..", "/dev/null", "/", "new/folder/file", "x" * 300, "file.txt", "file.svg", "\x1b[31m", "run"),
+    "STR": (
+        "", "a", "abca|bcca", "|", "é", "\x1b[31m", "x" * 3000, "..", "/dev/null", "sudoku", "None", "stable:3",
+        "entropy:0.1", "change:nan", "budget:-1", ":", "own.py", "own.py:Majority", "own.py:", ":Majority",
+    ),
+    "PATH": (
+        "", ".", "..", "/dev/null", "/", "new/folder/file", "x" * 300, "file.txt", "file.svg", "\x1b[31m", "run",
+        "text", "own.py",
+    ),
 }  # fmt: skip
 _USUAL = {
     "INT": ("1", "2", "3", "4", "6", "8"), "FLOAT": ("0.1", "0.5", "0.9", "1.5", "2.0"), "STR": ("abca|bcca", "run"),
@@ -30,52 +37,74 @@ _USUAL = {
 def fuzz(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
     """Change one to three things in commands that work, and give them."""
     here = target.fresh_folder("commands")
-    target.run(training(target).command, here)
-    target.run(["data", "build", "edit-distance", "--task.length", "6", "--size", "4", "--out", "file.txt"], here)
-    commands = {" ".join(base[:2]): base for base in _bases(target)}
-    flags = {name: target.flags(*_verb(base)) for name, base in commands.items()}
+    bases = _bases(target, here)
+    flags = {verb: target.flags(*verb.split(), folder=here) for verb, _ in bases}
+    commands: dict[str, list[tuple[str, list[str]]]] = {}
     for number in range(10_000 if full else 500):
         case = f"{seed}@{number}"
         draws = random.Random(case)
-        name = draws.choice(sorted(commands))
-        command = _changed(commands[name], flags[name], draws)
-        yield one(f"command lines, {name.split()[0]}", case, partial(_give, target, here, command))
+        verb, base = draws.choice(bases)
+        commands.setdefault(base[0], []).append((case, _changed(base, flags[verb], draws)))
+    for name, cases in commands.items():
+        for start in range(0, len(cases), _BATCH):
+            some = dict(cases[start : start + _BATCH])
+            yield Tries(f"command lines, {name}", list(some), partial(_give, target, here, some))
 
 
-def _give(target: Target, here: Path, command: list[str]) -> Result:
+def _give(target: Target, here: Path, commands: dict[str, list[str]], cases: Sequence[str]) -> list[Result]:
+    """Give some of the commands, each in a folder of its own."""
     folder = target.fresh_folder("command")
-    shutil.copytree(here, folder / "here")
-    outcome = target.run(command, folder / "here", seconds=_SECONDS, most_bytes=3 * GIB)
+    for case in cases:
+        shutil.copytree(here, folder / case)
+    chosen = [commands[case] for case in cases]
+    outcomes = target.run_many(chosen, folder, folders=list(cases), seconds=_SECONDS, most_bytes=3 * GIB)
     shutil.rmtree(folder)
+    return [_judged(*pair) for pair in zip(chosen, outcomes, strict=True)]
+
+
+def _judged(command: list[str], outcome: Outcome) -> Result:
     long = outcome.timed_out or outcome.too_big  # a command may ask for much
     problem = None if long else outcome.complaint or _badly_said(outcome)
     ended = "stopped, as it asked for much" if long else f"exit code {outcome.code}"
     return result(problem and f"{problem} (looped {' '.join(map(repr, command))[:200]})", ended)
 
 
-def _bases(target: Target) -> list[list[str]]:
-    """Return small commands of every verb that work."""
-    tasks = ("edit-distance", "lcs", "sudoku", "countdown", "decision-tree")
-    size = ["--size", "2"]
-    data = [["data", verb, task, *size] for verb in ("sample", "stats") for task in tasks]
+def _bases(target: Target, here: Path) -> list[tuple[str, list[str]]]:
+    """Return small commands that work in a folder, each with the words whose help lists its flags."""
+    (here / "story.txt").write_text("One day a fox saw a lake. It was blue.\n" * 200)
+    small = ["--task.text", "story.txt", "--task.seq-len", "8", "--model.dim", "16", "--model.num-heads", "2",
+             "--model.num-loops", "2", "--train.num-steps", "2", "--train.batch-size", "2"]  # fmt: skip
+    own = target.source / "examples" / "own_task.py"
+    if own.exists():
+        shutil.copy(own, here / "own.py")
+    size, data = ["--size", "2"], ["data", "build", "edit-distance", "--task.length", "6", "--size", "4", "--out"]
+    made = [
+        training(target).command,
+        ["train", "language", "--recipe", "laptop", *small, "--out", "text"],
+        [*data, "file.txt"],
+    ]
+    for command in made:
+        target.run(command, here)
+    tasks = ["edit-distance", "lcs", "sudoku", "countdown", "decision-tree", *["own.py:Majority"] * own.exists()]
+    train = "train edit-distance"
     return [
-        [*training_arguments(target), "--out", "run"], [*training_arguments(target), "--out", "new"],
-        ["eval", "run", *size], ["solve", "run", "--input", "abca|bcca"], ["inspect", "run"], ["models", "list"],
-        ["models", "pack", "run", "edit-distance/mine", *size], *data,
-        ["data", "build", "edit-distance", *size, "--out", "d.jsonl"], ["data", "check", "file.txt"],
-        ["theory", "bounds"], ["theory", "approximate"], ["theory", "moduli"], ["paper", "list"],
-        ["paper", "status", "table1", "--scale", "smoke"], ["paper", "collect"], ["paper", "report"],
+        (train, [*training_arguments(target), "--out", "run"]), (train, [*training_arguments(target), "--out", "new"]),
+        ("train language", made[1]), ("eval", ["eval", "run", *size]), ("inspect", ["inspect", "run"]),
+        ("solve", ["solve", "run", "--input", "abca|bcca"]), ("models list", ["models", "list"]),
+        ("generate", ["generate", "text", "--prompt", "One day", "--max-tokens", "4"]), ("check", ["check", "run"]),
+        ("models pack", ["models", "pack", "run", "edit-distance/mine", *size]),
+        *((f"data {verb} {task}", ["data", verb, task, *size]) for verb in ("sample", "stats") for task in tasks),
+        ("data build edit-distance", [*data, "d.jsonl"]), ("data check", ["data", "check", "file.txt"]),
+        *((f"theory {verb}", ["theory", verb]) for verb in ("bounds", "approximate", "moduli")),
+        ("paper list", ["paper", "list"]), ("paper status", ["paper", "status", "table1", "--scale", "smoke"]),
+        ("paper collect", ["paper", "collect"]), ("paper report", ["paper", "report"]),
     ]  # fmt: skip
-
-
-def _verb(base: list[str]) -> list[str]:
-    """Return the words in front of which a verb's help is asked for."""
-    words = [word for word in base[:3] if not word.startswith("-") and word not in ("run", "file.txt", "table1")]
-    return words[:3] if words[0] == "data" and "check" not in words else words[: 2 if len(words) > 1 else 1]
 
 
 def _changed(base: list[str], flags: dict[str, str], draws: random.Random) -> list[str]:
     command = list(base)
+    if draws.random() < 0.05:
+        command += ["--plugin", draws.choice(("own.py", *_BOUNDARY["PATH"]))]
     for _ in range(draws.choice((1, 1, 2, 3))):
         way = draws.random()
         if way < 0.8 and flags:

@@ -136,7 +136,7 @@ def _child(main: Main, shim: str, request: dict[str, Any]) -> None:
             os.environ["LD_PRELOAD"] = shim
             ctypes.CDLL(None).faults_arm(os.fsencode(request["control"]))
         if request.get("many"):
-            code = _call_many(main, request["many"])
+            code = _call_many(main, request["many"], request["folders"])
         elif request.get("repeat"):
             code = _repeat(main, request["arguments"], request["repeat"])
         else:
@@ -199,10 +199,11 @@ def _call(main: Main, arguments: list[str]) -> int:
         return 1
 
 
-def _call_many(main: Main, commands: list[list[str]]) -> int:
-    """Run commands one after the other; each leaves one line of JSON on standard output."""
-    lines = os.fdopen(os.dup(1), "w")
-    for arguments in commands:
+def _call_many(main: Main, commands: list[list[str]], folders: list[str]) -> int:
+    """Run commands one after the other, each in its folder; each leaves one line of JSON on standard output."""
+    lines, start = os.fdopen(os.dup(1), "w"), os.getcwd()
+    for arguments, folder in zip(commands, folders, strict=True):
+        os.chdir(os.path.join(start, folder))
         out, errors = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
             code = _call(main, arguments)

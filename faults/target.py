@@ -124,15 +124,6 @@ class Target:
         changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True).stdout.strip()
         return f"{head or 'unknown'}{'+' if changed else ''}"
 
-    def cold(self, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run the command in a process of its own."""
-        module, _, function = self.entry.partition(":")
-        code = f"import sys; from {module} import {function}; sys.exit({function}())"
-        return subprocess.run(
-            [self.python, "-c", code, *arguments], capture_output=True, text=True, env=self.environment,
-            cwd=folder or self.scratch, timeout=600,
-        )  # fmt: skip
-
     def fresh_folder(self, name: str = "try") -> Path:
         """Return a new empty folder."""
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.scratch))
@@ -167,13 +158,19 @@ class Target:
         )  # fmt: skip
 
     def run_many(
-        self, commands: list[list[str]], folder: Path, *, seconds: float = 20, most_bytes: int = 4 * GIB, **request: Any
-    ) -> list[Outcome]:
-        """Run independent commands, many in one process. A command that hangs or crashes affects no other."""
+        self, commands: list[list[str]], folder: Path, *, folders: list[str] | None = None, seconds: float = 20,
+        most_bytes: int = 4 * GIB, **request: Any
+    ) -> list[Outcome]:  # fmt: skip
+        """Run independent commands, many in one process. A command that hangs or crashes affects no other.
+
+        With `folders`, each command has one of its own inside `folder`.
+        """
         outcomes: list[Outcome] = []
         while len(outcomes) < len(commands):
-            rest = commands[len(outcomes) :][:50]
-            whole = self.run([], folder, seconds=seconds + 0.5 * len(rest), most_bytes=most_bytes, many=rest, **request)
+            rest = slice(len(outcomes), len(outcomes) + 50)
+            request["many"], request["folders"] = commands[rest], (folders or ["."] * len(commands))[rest]
+            limit = seconds + 0.5 * len(request["many"])
+            whole = self.run([], folder, seconds=limit, most_bytes=most_bytes, **request)
             for line in whole.stdout.splitlines():
                 said = json.loads(line)
                 outcomes.append(whole._replace(**said, timed_out=False, too_big=False))
@@ -210,9 +207,9 @@ class Target:
         """Return the flags of `looped train edit-distance` with what they take, such as {a,b} or INT."""
         return self.flags("train", "edit-distance")
 
-    def flags(self, *verb: str) -> dict[str, str]:
+    def flags(self, *verb: str, folder: Path | None = None) -> dict[str, str]:
         """Return the flags of a verb with what they take, read from its help."""
-        text = self.cold(*verb, "--help").stdout
+        text = self.run([*verb, "--help"], folder or self.scratch).stdout
         # A list of choices may be broken into lines inside the help's box.
         plain = re.sub(r"[ ]*│\n│[ ]*", " ", re.sub(r"\x1b\[[0-9;]*m", "", text))
         joined = re.sub(r"(\{[^}\n]*), ([^}\n]*\})", r"\1,\2", plain)
