@@ -22,7 +22,7 @@ def _an_instant(monkeypatch):
     torch.set_num_threads(1)
 
 
-def test_training_is_one_json_object_with_a_row_per_batch(capsys):
+def test_bench_train_as_json_has_a_row_per_batch(capsys):
     assert main(["bench", "train", *EAGER, "--batches", "2", "4", "--json"]) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
@@ -40,7 +40,7 @@ def test_training_is_one_json_object_with_a_row_per_batch(capsys):
     assert "laptop" in captured.err  # rows are shown as they come
 
 
-def test_the_work_of_a_step_is_three_forward_passes(capsys):
+def test_bench_train_counts_three_forward_passes_per_step(capsys):
     """And the same sequences a second mean the same work a second, whatever the row."""
     train, infer = (
         json.loads(answer(capsys, "bench", verb, *EAGER, "--batches", "64", "--json"))["rows"][0]
@@ -53,7 +53,7 @@ def test_the_work_of_a_step_is_three_forward_passes(capsys):
     assert "gradient_error" not in infer
 
 
-def test_a_table_is_aligned_and_held_against_plain_pytorch(capsys):
+def test_bench_table_is_aligned_and_compares_with_plain_pytorch(capsys):
     machine, *lines = answer(
         capsys, "bench", "train", *LAPTOP, "--engines", "fused", "eager", "--batches", "2"
     ).splitlines()
@@ -69,7 +69,7 @@ def test_a_table_is_aligned_and_held_against_plain_pytorch(capsys):
     assert float(rows[-1][: head.index("x eager") + len("x eager")].split()[-1]) > 0
 
 
-def test_without_a_gpu_the_laptop_is_measured(capsys, monkeypatch):
+def test_bench_without_a_gpu_measures_the_laptop_model(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     asked = {}
 
@@ -82,7 +82,7 @@ def test_without_a_gpu_the_laptop_is_measured(capsys, monkeypatch):
     assert asked == {"name": "laptop", "engines": ("eager", "compiled"), "batches": (), "device": "auto"}
 
 
-def test_scaling_doubles_one_thing_at_a_time(capsys, tmp_path):
+def test_bench_scaling_doubles_one_size_at_a_time(capsys, tmp_path):
     path = tmp_path / "new" / "scaling.json"
     result = json.loads(answer(capsys, "bench", "scaling", *LAPTOP, "--json", "--out", str(path)))
     assert json.loads(path.read_text()) == result
@@ -97,12 +97,12 @@ def test_scaling_doubles_one_thing_at_a_time(capsys, tmp_path):
     assert [(row["num_loops"], row["remat"]) for row in again] == [(8, 1), (8, 10), (80, 10)]
 
 
-def test_scaling_of_one_thing_alone(capsys):
+def test_bench_scaling_of_one_size_varies_only_that(capsys):
     result = json.loads(answer(capsys, "bench", "scaling", *LAPTOP, "--varied", "tokens", "--json"))
     assert [(row["varied"], row["seq_len"]) for row in result["rows"]] == [("tokens", n) for n in (2, 4, 8, 16)]
 
 
-def test_the_file_is_written_beside_the_table(capsys, tmp_path):
+def test_bench_with_out_writes_the_file_and_prints_the_table(capsys, tmp_path):
     path = tmp_path / "bench.json"
     out = answer(capsys, "bench", "infer", *EAGER, "--batches", "2", "--out", str(path))
     (row,) = json.loads(path.read_text())["rows"]
@@ -123,7 +123,7 @@ def test_the_file_is_written_beside_the_table(capsys, tmp_path):
         (["infer", *EAGER, "--batches", "2", "--json", "--out", "{file}/nested.json"], "cannot write"),
     ],
 )
-def test_a_mistake_is_one_line(arguments, message, capsys, tmp_path):
+def test_bench_with_wrong_input_prints_one_line(arguments, message, capsys, tmp_path):
     (tmp_path / "file").write_text("mine")
     code = main(["bench", *(each.format(file=tmp_path / "file") for each in arguments)])
     captured = capsys.readouterr()
@@ -134,7 +134,7 @@ def test_a_mistake_is_one_line(arguments, message, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["train", "infer", "scaling"])
-def test_a_file_that_cannot_be_written_is_said_before_measuring(verb, capsys, tmp_path, monkeypatch):
+def test_bench_with_an_unwritable_file_fails_before_measuring(verb, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark, f"bench_{verb}", lambda *_, **__: pytest.fail("it was measured"))
     (tmp_path / "file").write_text("mine")
     out = tmp_path / "file" / "new" / "bench.json"
@@ -144,6 +144,6 @@ def test_a_file_that_cannot_be_written_is_said_before_measuring(verb, capsys, tm
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_missing_gpu_is_said(capsys, monkeypatch):
+def test_bench_on_a_missing_gpu_names_it(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "needs a GPU" in complaint(capsys, "bench", "infer", "--device", "cuda")

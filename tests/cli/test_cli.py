@@ -28,7 +28,7 @@ def run(tmp_path_factory) -> str:
     return folder
 
 
-def test_training_prints_one_json_object_and_goes_on_where_it_was(run, capsys):
+def test_train_prints_one_json_object_and_resumes(run, capsys):
     result = json.loads(answer(capsys, *TRAIN, "--out", run, "--json"))
     assert result["finished"]
     assert result["step"] == 6
@@ -96,7 +96,7 @@ def test_eval_shows_on_a_terminal_how_far_it_is(split, run, capsys, monkeypatch)
     assert "examples" in err
 
 
-def test_eval_knows_further_test_sets(tmp_path, capsys):
+def test_eval_with_sets_evaluates_further_test_sets(tmp_path, capsys):
     run = str(tmp_path / "run")
     small = ["--model.dim", "16", "--train.num-steps", "2", "--train.batch-size", "4", "--train.eval-size", "4"]
     answer(capsys, "train", "countdown", "--recipe", "laptop", *small, "--out", run)
@@ -129,7 +129,7 @@ def test_data_verbs_show_write_check_and_count(task, knobs, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("size", [1, 499, 500, 501, 1200])
-def test_a_sample_is_printed_part_by_part_as_one(size, capsys):
+def test_data_sample_printed_in_parts_equals_one_sample(size, capsys):
     examples = EditDistance(length=4).examples(0, "train", range(size))
     asked = ["data", "sample", "edit-distance", "--task.length", "4", "--size", str(size)]
     assert answer(capsys, *asked, "--json") == json.dumps({"examples": examples}) + "\n"
@@ -137,7 +137,7 @@ def test_a_sample_is_printed_part_by_part_as_one(size, capsys):
     assert answer(capsys, *asked) == "\n\n".join(texts) + "\n"
 
 
-def test_a_sample_is_never_drawn_at_once(capsys, monkeypatch):
+def test_data_sample_draws_in_parts(capsys, monkeypatch):
     drawn = []
     make = EditDistance.examples
     monkeypatch.setattr(EditDistance, "examples", lambda self, *keys: drawn.append(len(keys[-1])) or make(self, *keys))
@@ -145,7 +145,7 @@ def test_a_sample_is_never_drawn_at_once(capsys, monkeypatch):
     assert (sum(drawn), max(drawn)) == (1200, 500)
 
 
-def test_of_flags_that_choose_the_defaults_the_last_counts_too():
+def test_peek_at_a_repeated_flag_returns_the_last_value():
     assert peek(["lcs", "--recipe", "laptop", "--recipe=paper"], "--recipe") == "paper"
     assert peek(["lcs", "--recipe=laptop", "--recipe", "paper", "--recipe"], "--recipe") == "paper"
     assert peek(["lcs", "--recipes", "laptop"], "--recipe") is None
@@ -242,7 +242,7 @@ def test_solve_shows_the_answer_after_every_loop(run, capsys):
     assert "truth" in text
 
 
-def test_a_trees_question_is_short_and_whole_in_json(tmp_path, capsys):
+def test_solve_of_a_tree_prints_a_short_question_and_whole_json(tmp_path, capsys):
     run = str(tmp_path / "tree")
     small = ["--task.points", "9", "--task.dims", "8", "--model.dim", "16", "--model.num-loops", "2",
              "--train.num-steps", "1", "--train.batch-size", "2", "--train.eval-size", "4",
@@ -282,14 +282,14 @@ def test_help_names_one_default_of_a_flag(command, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("verb", ["eval", "solve", "inspect"])
-def test_help_says_what_may_stand_for_a_run(verb, capsys, monkeypatch):
+def test_help_lists_what_a_run_may_be(verb, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     with pytest.raises(SystemExit):
         main([verb, "--help"])
     assert "or a task, which stands for its best shipped model" in capsys.readouterr().out
 
 
-def test_help_shows_every_knob_with_its_meaning(capsys):
+def test_help_shows_every_setting_with_its_meaning(capsys):
     from dataclasses import fields
 
     from looped.config import GROUPS, ModelConfig, TrainConfig
@@ -316,7 +316,7 @@ def test_help_without_a_task_names_no_default(capsys):
     assert "looped train TASK --help" in text
 
 
-def test_help_is_a_verb_too(capsys):
+def test_help_as_a_verb_prints_help(capsys):
     assert answer(capsys, "help") == answer(capsys, "--help") == answer(capsys)
 
 
@@ -350,7 +350,7 @@ def test_help_of_a_group_explains_each_word_as_its_own_help_does(words, capsys):
         ("report", {"root", "results", "out", "update"}),
     ],
 )
-def test_a_verb_of_the_paper_shows_and_takes_its_own_flags_alone(verb, own, capsys):
+def test_paper_verb_shows_and_takes_only_its_own_flags(verb, own, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["paper", verb, "--help"])
     assert stop.value.code == 0
@@ -374,7 +374,7 @@ def overflowing(request, tmp_path) -> str:
     return str(tmp_path / "run")
 
 
-def test_what_overflows_is_told_and_not_scored(overflowing, capsys):
+def test_eval_of_a_model_that_overflows_reports_it_without_a_score(overflowing, capsys):
     ask = ["eval", overflowing, "--loops", "1", "300", "--size", "5"]
     report = json.loads(answer(capsys, *ask, "--json"), parse_constant=lambda constant: pytest.fail(constant))
     few, many = report["rows"]
@@ -393,7 +393,7 @@ def test_what_overflows_is_told_and_not_scored(overflowing, capsys):
 @pytest.mark.parametrize(
     ("curriculum_steps", "said"), [("30", ["size 2 of 4", "--train.curriculum-steps (now 30)"]), ("6", [])]
 )
-def test_a_training_too_short_for_its_curriculum_says_so_first(curriculum_steps, said, tmp_path, capsys):
+def test_train_too_short_for_its_curriculum_warns_first(curriculum_steps, said, tmp_path, capsys):
     assert main([*TRAIN, "--train.curriculum-steps", curriculum_steps, "--out", str(tmp_path / "run")]) == 0
     announced, warned = capsys.readouterr().err.splitlines()[:2]
     assert "recipe laptop" in announced
@@ -401,7 +401,7 @@ def test_a_training_too_short_for_its_curriculum_says_so_first(curriculum_steps,
     assert all(part in warned for part in said)
 
 
-def test_a_stopped_training_does_not_count_as_success(tmp_path):
+def test_train_stopped_by_a_signal_exits_with_an_error(tmp_path):
     arguments = [*TRAIN, "--train.num-steps", "1000000", "--out", str(tmp_path / "run")]
     process = subprocess.Popen([sys.executable, "-m", "looped", *arguments], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
@@ -414,13 +414,13 @@ def test_a_stopped_training_does_not_count_as_success(tmp_path):
     assert "the same command resumes it" in out
 
 
-def test_the_installed_command_answers():
+def test_installed_command_prints_its_version():
     done = subprocess.run([sys.executable, "-m", "looped", "--version"], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout.startswith("looped 0.")
 
 
-def test_what_is_only_collected_is_trained_again_where_asked(tmp_path, monkeypatch):
+def test_paper_run_again_trains_collected_runs(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr("looped.experiments.runner.run_experiment", lambda *_, **given: seen.append(given["results"]))
     for flags in ([], ["--again"]):

@@ -27,7 +27,7 @@ def run(tmp_path_factory) -> str:
     return folder
 
 
-def test_rows_and_answers_of_every_loop(run, capsys):
+def test_inspect_as_json_has_a_row_and_a_score_per_loop(run, capsys):
     found = json.loads(answer(capsys, "inspect", run, "--size", "30", "--loops", "22", "--json"))
     assert (found["task"], found["num_examples"], found["trained_loops"]) == ("edit-distance", 30, 20)
     assert [row["loop"] for row in found["rows"]] == list(range(1, 23))
@@ -36,7 +36,7 @@ def test_rows_and_answers_of_every_loop(run, capsys):
     assert [row["accuracy"] for row in found["rows"]] == [row.metrics["accuracy"] for row in wanted]
 
 
-def test_the_table_shows_the_first_and_the_last_loop(run, capsys):
+def test_inspect_table_shows_the_first_and_the_last_loop(run, capsys):
     lines = answer(capsys, "inspect", run, "--size", "2", "--loops", "21").splitlines()
     assert lines[1].split() == [
         "loop",
@@ -57,7 +57,7 @@ def test_the_table_shows_the_first_and_the_last_loop(run, capsys):
 
 
 @pytest.mark.parametrize("block", ["modulated", "looped"])
-def test_the_picture_is_one(block, run, capsys, tmp_path):
+def test_inspect_with_svg_writes_one_picture(block, run, capsys, tmp_path):
     path = tmp_path / "new" / "inside.svg"
     if block == "looped":
         run = str(tmp_path / "looped")
@@ -71,7 +71,7 @@ def test_the_picture_is_one(block, run, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("names", [(), ("alpha1", "alpha2", "gamma1", "gamma2", "shift1", "shift2")])
-def test_no_two_words_of_the_legend_have_one_colour(names, monkeypatch):
+def test_picture_gives_each_legend_entry_its_own_colour(names, monkeypatch):
     drawn: list[plots.Lines] = []
     monkeypatch.setattr(plots, "draw", lambda charts, *_, **__: drawn.extend(charts) or "")
     row = {"loop": 1, "state": 1.0, "change": 1.0, "continuity": 1.0, "accuracy": 1.0}
@@ -83,7 +83,7 @@ def test_no_two_words_of_the_legend_have_one_colour(names, monkeypatch):
     assert all(len(chart.series) == 1 or all(one.label for one in chart.series) for chart in drawn)
 
 
-def test_a_model_without_conditioning_has_no_columns_of_it(capsys, tmp_path):
+def test_inspect_of_a_model_without_conditioning_has_no_modulation_columns(capsys, tmp_path):
     run = str(tmp_path / "looped")
     answer(capsys, "train", "edit-distance", "--model.block", "looped", *KNOBS, "--out", run)
     text = answer(capsys, "inspect", run, "--size", "2")
@@ -94,13 +94,13 @@ def test_a_model_without_conditioning_has_no_columns_of_it(capsys, tmp_path):
     assert list(found["rows"][0]["modulation"]) == ["alpha1", "alpha2"]  # the gains are there for who looks for them
 
 
-def test_another_kind_of_picture_is_refused_before_the_work(run, capsys, tmp_path, monkeypatch):
+def test_inspect_with_a_png_name_is_refused_before_the_work(run, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("looped.inference.shipping.load", lambda *_: pytest.fail("the run was loaded"))
     assert "ends in .svg, got" in complaint(capsys, "inspect", run, "--svg", str(tmp_path / "inside.png"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_mistakes_are_one_line(run, capsys, tmp_path):
+def test_inspect_with_wrong_input_prints_one_line(run, capsys, tmp_path):
     assert "size: expected" in complaint(capsys, "inspect", run, "--size", "0")
     assert "num_loops: expected" in complaint(capsys, "inspect", run, "--loops", "0")
     assert "no run at" in complaint(capsys, "inspect", "edit-distanse")
@@ -111,7 +111,7 @@ def test_mistakes_are_one_line(run, capsys, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "model", "digits"), [("looped", "looped", 2), ("modulated", "modulated", 0)])
-def test_what_the_document_says_of_sixty_loops_is_seen_by_its_command(name, model, digits, capsys):
+def test_inspect_of_sixty_loops_gives_the_documented_numbers(name, model, digits, capsys):
     text = (ROOT / "docs" / "continuity.md").read_text()
     (options,) = re.findall(r"`looped inspect sudoku/looped-r32 ([^`]*)`", text)
     found = json.loads(answer(capsys, "inspect", f"sudoku/{model}-r32", *options.split(), "--json"))

@@ -20,7 +20,7 @@ def run(tmp_path_factory) -> str:
     return folder
 
 
-def test_on_a_terminal_too_a_mistake_is_one_line():
+def test_wrong_input_on_a_terminal_prints_one_line():
     """tyro colours its complaints where it sees a terminal."""
     command = f"{sys.executable} -m looped train edit-distance --model.blok looped"
     done = subprocess.run(["script", "-qec", command, "/dev/null"], capture_output=True, text=True)
@@ -29,7 +29,7 @@ def test_on_a_terminal_too_a_mistake_is_one_line():
 
 @pytest.mark.parametrize("arguments", [["--version"], ["data", "--help"]])
 @pytest.mark.parametrize("buffered", [True, False])
-def test_an_output_that_takes_nothing(arguments, buffered):
+def test_output_to_a_full_disk_prints_one_line_and_to_a_broken_pipe_none(arguments, buffered):
     """On a full disk one line and exit code 2; where nobody reads on, not a word."""
     command = [sys.executable, *([] if buffered else ["-u"]), "-m", "looped", *arguments]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -43,7 +43,7 @@ def test_an_output_that_takes_nothing(arguments, buffered):
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_what_the_system_refuses_is_one_line(monkeypatch, capsys):
+def test_operating_system_error_prints_one_line(monkeypatch, capsys):
     def refused(_):
         raise PermissionError(13, "Permission denied", "/some/where")
 
@@ -59,7 +59,7 @@ def test_what_the_system_refuses_is_one_line(monkeypatch, capsys):
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), "GPU memory"),
     ],
 )
-def test_memory_that_runs_out_is_one_line(error, whose, run, monkeypatch, capsys):
+def test_out_of_memory_prints_one_line(error, whose, run, monkeypatch, capsys):
     def refused(*_, **__):
         raise error
 
@@ -69,7 +69,7 @@ def test_memory_that_runs_out_is_one_line(error, whose, run, monkeypatch, capsys
         assert complaint(capsys, verb, run).startswith(f"looped: out of {whose}")
 
 
-def test_a_bug_is_not_told_as_a_lack_of_memory(run, monkeypatch):
+def test_bug_with_memory_in_its_message_is_not_reported_as_out_of_memory(run, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("shapes do not fit")
 
@@ -169,7 +169,7 @@ def test_a_bug_is_not_told_as_a_lack_of_memory(run, monkeypatch):
         (["paper", "report", "--root", "{folder}", "--results", "{new}", "--out", "{new}"], "nothing to report"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path, capsys):
+def test_wrong_input_prints_one_line_and_exits_with_2(arguments, message, run, tmp_path, capsys):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").write_text("mine")
     (tmp_path / "mine.py").write_text("def bad(x):\n    return x / (0 // 0)\n")
@@ -206,7 +206,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, run, tmp_path
     ],
 )
 @pytest.mark.parametrize("out", ["new/run", "made"])
-def test_a_training_that_is_refused_leaves_nothing(arguments, message, out, tmp_path, monkeypatch, capsys):
+def test_train_with_refused_settings_leaves_no_folder(arguments, message, out, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
     (tmp_path / "made").mkdir()
     (tmp_path / "empty.txt").touch()
@@ -217,21 +217,21 @@ def test_a_training_that_is_refused_leaves_nothing(arguments, message, out, tmp_
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_missing_gpu_is_told_in_words_that_were_typed(run, monkeypatch, capsys):
+def test_missing_gpu_is_reported_with_the_typed_flag(run, monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     expected = "looped: device 'cuda' needs a GPU that PyTorch can see, found none"
     assert complaint(capsys, "eval", run, "--device", "cuda") == expected
     assert complaint(capsys, "bench", "train", "--device", "cuda") == expected
 
 
-def test_a_damaged_config_names_the_file(tmp_path, capsys):
+def test_damaged_config_names_the_file(tmp_path, capsys):
     (tmp_path / "config.json").write_text("{")
     assert "config.json" in complaint(capsys, "eval", str(tmp_path))
     save_sealed(tmp_path / "config.json", {"task": {"name": "edit-distance", "lenght": 3}})
     assert "did you mean 'task.length'" in complaint(capsys, "eval", str(tmp_path))
 
 
-def test_a_damaged_newest_checkpoint_is_said_by_whatever_reads_the_run(tmp_path, capsys):
+def test_damaged_newest_checkpoint_is_reported_by_every_verb_that_reads_the_run(tmp_path, capsys):
     folder = tmp_path / "run"
     answer(capsys, *TRAIN, "--train.checkpoint-every", "4", "--out", str(folder))
     (folder / "checkpoints" / "step-000000006" / "state.json").write_text("{")
@@ -245,12 +245,12 @@ def test_a_damaged_newest_checkpoint_is_said_by_whatever_reads_the_run(tmp_path,
         assert ("measured at step 4 of 6" in out) == (verb[0] == "eval")
 
 
-def test_an_untrained_run_says_so(tmp_path, capsys):
+def test_run_without_checkpoint_is_reported(tmp_path, capsys):
     from looped.config import RunConfig
 
     save_sealed(tmp_path / "config.json", RunConfig(EditDistance(length=4)).to_json())
     assert "has no checkpoint yet" in complaint(capsys, "eval", str(tmp_path))
 
 
-def test_a_name_that_no_file_system_takes_is_one_short_line(capsys):
+def test_name_that_no_file_system_accepts_prints_one_short_line(capsys):
     assert len(complaint(capsys, "inspect", "x" * 3000)) < 1000

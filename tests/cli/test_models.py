@@ -48,7 +48,7 @@ def shipped(empty, runs, capsys):
     return empty
 
 
-def test_a_damaged_model_does_not_hide_the_others(shipped, capsys):
+def test_models_with_one_damaged_file_lists_the_others(shipped, capsys):
     path = shipped / f"{SUDOKU}.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     assert main(["models"]) == 2
@@ -59,7 +59,7 @@ def test_a_damaged_model_does_not_hide_the_others(shipped, capsys):
     assert str(path) in captured.err
 
 
-def test_where_nothing_is_shipped_it_is_said_in_one_line(empty, capsys):
+def test_models_without_shipped_weights_prints_one_line(empty, capsys):
     for command in (["models"], ["models", "list"], ["models", "check"]):
         said = answer(capsys, *command).splitlines()
         assert len(said) == 1
@@ -70,7 +70,7 @@ def test_where_nothing_is_shipped_it_is_said_in_one_line(empty, capsys):
     assert "is empty" in complaint(capsys, "eval", SUDOKU)
 
 
-def test_models_are_listed_with_what_they_scored(shipped, capsys):
+def test_models_lists_names_and_scores(shipped, capsys):
     listed = json.loads(answer(capsys, "models", "--json"))["models"]
     assert [each["name"] for each in listed] == [STRINGS, SUDOKU]
     strings = listed[0]
@@ -85,7 +85,7 @@ def test_models_are_listed_with_what_they_scored(shipped, capsys):
     assert second.startswith(SUDOKU)
 
 
-def test_eval_of_a_name_gives_the_listed_number(shipped, capsys):
+def test_eval_of_a_shipped_model_gives_the_listed_score(shipped, capsys):
     test = model_card(STRINGS).test
     report = json.loads(answer(capsys, "eval", STRINGS, "--size", "50", "--device", "cpu", "--json"))
     assert report["rows"][0]["accuracy"] == test.value
@@ -121,7 +121,7 @@ def test_solve_takes_a_name_or_a_task(shipped, capsys):
     assert len(by_name["frames"]) == 3
 
 
-def test_in_a_pipe_a_sudoku_is_lines_and_a_board(shipped, capsys):
+def test_solve_sudoku_in_a_pipe_prints_lines_and_a_board(shipped, capsys):
     lines = answer(capsys, "solve", "sudoku", "--loops", "5").splitlines()
     assert "\x1b" not in "".join(lines)
     assert [line.split()[:2] for line in lines[2:7]] == [["loop", str(loop)] for loop in range(1, 6)]
@@ -133,7 +133,7 @@ def test_in_a_pipe_a_sudoku_is_lines_and_a_board(shipped, capsys):
     assert "".join(drawn).translate(str.maketrans("·", "0", "│ ")) == lines[6].split()[2]
 
 
-def test_a_pipe_without_box_characters_gets_others(shipped):
+def test_solve_in_a_pipe_without_box_characters_uses_ascii(shipped):
     command = [sys.executable, "-m", "looped", "solve", "sudoku"]
     done = subprocess.run(command, capture_output=True, env=_environment(PYTHONIOENCODING="ascii"))
     assert done.returncode == 0, done.stderr
@@ -143,7 +143,7 @@ def test_a_pipe_without_box_characters_gets_others(shipped):
 @pytest.mark.parametrize(
     ("name", "expected"), [("sudoku", ["loop 4 of 4", "against the rules", "┼"]), (STRINGS, ["loop 4 of 4", "truth: "])]
 )
-def test_on_a_terminal_it_is_played(name, expected, shipped):
+def test_solve_on_a_terminal_plays_the_loops(name, expected, shipped):
     """`script` gives the command a terminal."""
     command = f"{sys.executable} -m looped solve {name} --loops 4 --delay 0"
     done = subprocess.run(
@@ -159,7 +159,7 @@ def _environment(**changed: str) -> dict[str, str]:
     return {**os.environ, **changed}
 
 
-def test_check_measures_afresh_and_fails_where_it_must(shipped, capsys, monkeypatch):
+def test_models_check_measures_again_and_fails_for_a_wrong_score(shipped, capsys, monkeypatch):
     rows = json.loads(answer(capsys, "models", "check", "--seconds", "1000", "--json"))["models"]
     assert [row["name"] for row in rows] == [STRINGS, SUDOKU]
     assert [row["measured"]["size"] for row in rows] == [50, 30]
@@ -189,7 +189,7 @@ def test_check_measures_afresh_and_fails_where_it_must(shipped, capsys, monkeypa
         (["solve", "sudoku", "--input", "12"], "expected 16 cells, got 2"),
     ],
 )
-def test_a_mistake_is_one_line(arguments, message, shipped, runs, capsys):
+def test_models_with_wrong_input_prints_one_line(arguments, message, shipped, runs, capsys):
     assert message in complaint(capsys, *(argument.format(**runs) for argument in arguments))
 
 
@@ -223,7 +223,7 @@ def drawn(renderable) -> tuple[str, str]:
     return console.export_text(clear=False), console.export_text(styles=True)
 
 
-def test_a_solved_board_says_so_and_keeps_given_digits_bold():
+def test_board_when_solved_says_so_and_keeps_given_digits_bold():
     text, styled = drawn(lambda console: board(play(SOLUTION), 0, console))
     assert "│ 1 2 │ 3 4 │" in text
     assert "solved" in text
@@ -231,13 +231,13 @@ def test_a_solved_board_says_so_and_keeps_given_digits_bold():
     assert "\x1b[1m1 \x1b[0m\x1b[32m2 \x1b[0m" in styled  # a given 1, and a 2 that the model is sure of
 
 
-def test_digits_are_coloured_by_how_sure_the_model_is():
+def test_board_colours_digits_by_confidence():
     for sure, colour in ((0.95, "32"), (0.6, "33"), (0.2, "90")):
         _, styled = drawn(lambda console, sure=sure: board(play(SOLUTION, sure=sure), 0, console))
         assert f"\x1b[{colour}m2 \x1b[0m" in styled
 
 
-def test_digits_that_break_a_rule_are_red_and_counted():
+def test_board_counts_digits_that_break_a_rule_and_colours_them_red():
     broken = "14" + SOLUTION[2:]  # a 4 beside a given one in its row, and above one that is not given
     text, styled = drawn(lambda console: board(play(broken), 0, console))
     assert "against the rules: 2" in text
@@ -247,7 +247,7 @@ def test_digits_that_break_a_rule_are_red_and_counted():
     assert "│ 1 · │ 3 4 │" in text
 
 
-def test_rule_breakers_are_what_the_rules_say():
+def test_rule_breakers_equal_those_by_the_rules():
     """Compared with the rules written out cell by cell, for boards of any digits."""
     generator = np.random.default_rng(0)
     for side in (4, 9):
@@ -266,7 +266,7 @@ def test_rule_breakers_are_what_the_rules_say():
             assert found[cell] == (digit > 0 and digit in seen)
 
 
-def test_the_player_draws_every_loop_and_leaves_the_last(runs, capsys):
+def test_player_draws_every_loop_and_leaves_the_last(runs, capsys):
     run = load_run(runs["sudoku"])
     inputs, targets = run.test_example(2)
     frames = list(solve(run.model, run.task, inputs))
@@ -281,7 +281,7 @@ def test_the_player_draws_every_loop_and_leaves_the_last(runs, capsys):
     assert re.findall(r"loop (\d) of 3", shown)[-1] == "3"
 
 
-def test_the_table_keeps_the_latest_answers_that_fit(capsys):
+def test_answer_table_keeps_the_latest_answers_that_fit(capsys):
     task = EditDistance(length=4)
     inputs = task.sample(0, "test", [0]).inputs[0]
     frames = [Frame(loop, inputs, str(loop), 0.5, 0.1, np.ones(len(inputs))) for loop in range(1, 41)]
@@ -296,7 +296,7 @@ def test_the_table_keeps_the_latest_answers_that_fit(capsys):
     assert console.export_text() == ""
 
 
-def test_the_table_asks_a_tree_in_few_lines_that_fit():
+def test_answer_table_of_a_tree_fits_its_question_into_few_lines():
     """The query is among them: without it nobody knows what was asked."""
     task = DecisionTree()
     inputs = task.sample(0, "test", [0]).inputs[0]

@@ -16,7 +16,7 @@ def looped(*arguments: str, **variables: str) -> subprocess.CompletedProcess[byt
     return subprocess.run([sys.executable, "-m", "looped", *arguments], capture_output=True, env=environment)
 
 
-def test_a_terminated_build_leaves_no_part_of_a_file(tmp_path):
+def test_data_build_when_terminated_leaves_no_partial_file(tmp_path):
     out = tmp_path / "set.jsonl"
     command = [sys.executable, "-m", "looped", "data", "build", "lcs", "--size", "100000000", "--out", str(out)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -33,7 +33,7 @@ def test_a_terminated_build_leaves_no_part_of_a_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_output_without_a_character_gets_its_number(tmp_path):
+def test_output_that_lacks_a_character_gets_its_code_point(tmp_path):
     (tmp_path / "text.txt").write_text("naïve café " * 100)
     words = ("data", "sample", "language", "--task.text", str(tmp_path / "text.txt"), "--task.seq-len", "8")
     done = looped(*words, PYTHONIOENCODING="ascii", LOOPED_CACHE=str(tmp_path / "cache"))
@@ -45,7 +45,7 @@ def test_an_output_without_a_character_gets_its_number(tmp_path):
     assert rb"gr\xf6\xdfer" in done.stdout
 
 
-def test_a_data_set_may_go_where_the_output_goes():
+def test_data_build_to_standard_output_writes_the_data_set():
     done = looped("data", "build", "lcs", "--size", "3", "--out", "/proc/self/fd/1", "--json")
     assert (done.returncode, done.stderr) == (0, b"")
     header, *examples, told = map(json.loads, done.stdout.splitlines())
@@ -53,7 +53,7 @@ def test_a_data_set_may_go_where_the_output_goes():
 
 
 @pytest.mark.parametrize("out", ["-", "/dev/stdout"])
-def test_what_is_told_of_a_data_set_on_standard_output_is_no_part_of_it(out, tmp_path):
+def test_data_build_to_standard_output_keeps_messages_out_of_it(out, tmp_path):
     done = looped("data", "build", "lcs", "--size", "3", "--out", out)
     path = tmp_path / "set.jsonl"
     path.write_bytes(done.stdout)
@@ -62,13 +62,13 @@ def test_what_is_told_of_a_data_set_on_standard_output_is_no_part_of_it(out, tmp
 
 
 @pytest.mark.parametrize(("task", "code", "lines"), [("lcs", 0, 1), ("lcd", 2, 0)])
-def test_where_standard_error_is_closed_results_stay_alone_on_the_output(task, code, lines, tmp_path):
+def test_closed_standard_error_leaves_only_results_on_the_output(task, code, lines, tmp_path):
     words = f"{sys.executable} -m looped data build {task} --size 3 --out {tmp_path / 'set.jsonl'} 2>&-"
     done = subprocess.run(["sh", "-c", words], stdout=subprocess.PIPE, text=True)
     assert (done.returncode, len(done.stdout.splitlines())) == (code, lines)
 
 
-def test_a_closed_output_is_no_mistake(tmp_path):
+def test_closed_output_ends_quietly(tmp_path):
     out = tmp_path / "set.jsonl"
     words = f"{sys.executable} -m looped data build edit-distance --size 3 --out {out} >&-"
     done = subprocess.run(words, shell=True, stderr=subprocess.PIPE)

@@ -56,7 +56,7 @@ def record(runs) -> Record:
     return read_record(runs / CONFIG.folder_name / RECORD_NAME)
 
 
-def test_a_record_is_read_back_as_it_was_written(record, tmp_path):
+def test_record_saved_and_read_is_equal(record, tmp_path):
     path = tmp_path / record.path
     save_record(path, record)
     assert read_record(path) == record
@@ -83,7 +83,7 @@ def test_read_record_without_a_hash_reads_a_record_of_an_older_version(record, t
     assert read_record(path) == record
 
 
-def test_measurements_have_six_digits_and_configs_all_of_theirs(record):
+def test_record_rounds_measurements_to_six_digits_but_not_the_config(record):
     long = replace(
         record, seconds=1.23456789, config=replace(CONFIG, train=CONFIG.train.override(final_fraction=1 / 3))
     )
@@ -223,7 +223,7 @@ def test_save_record_of_what_could_not_be_read_again_writes_nothing(record, tmp_
     assert path.read_text() == before
 
 
-def test_loop_counts_that_are_not_finite_are_left_out_with_a_note(tmp_path, monkeypatch):
+def test_measure_run_drops_non_finite_loop_counts_and_notes_them(tmp_path, monkeypatch):
     plan = replace(MADE.eval_plan, sizes=(0.5,))
 
     def overflowing(*arguments, example_size=None, **named):
@@ -246,7 +246,7 @@ def test_loop_counts_that_are_not_finite_are_left_out_with_a_note(tmp_path, monk
     assert lacking(record, CONFIG, replace(plan, sizes=(0.5, 1.0)))
 
 
-def test_a_test_that_is_not_finite_at_the_trained_loops_is_a_failed_try(tmp_path, monkeypatch):
+def test_measure_run_non_finite_at_the_trained_loops_records_a_failed_try(tmp_path, monkeypatch):
     def overflowing(*arguments, **named):
         found = evaluate(*arguments, **named)
         return replace(found, rows=tuple(map(_overflowed, found.rows)))
@@ -260,7 +260,7 @@ def test_a_test_that_is_not_finite_at_the_trained_loops_is_a_failed_try(tmp_path
 
 
 @pytest.mark.parametrize("change", [{"finished": True}, {"step": "x"}, {"versions": None}, {"flops": True}])
-def test_a_result_of_nonsense_is_named(change, runs, tmp_path):
+def test_finish_run_with_a_wrong_result_file_names_the_field(change, runs, tmp_path):
     folder = tmp_path / CONFIG.folder_name
     shutil.copytree(runs / CONFIG.folder_name, folder)
     (folder / RECORD_NAME).unlink()
@@ -283,7 +283,7 @@ def test_record_with_a_wrong_config_or_an_unknown_field_names_it(record):
         assert caught.value.field == field
 
 
-def test_an_unfinished_try_needs_no_test_but_shows_nothing(record, tmp_path):
+def test_record_of_an_unfinished_run_needs_no_test_and_fills_no_cell(record, tmp_path):
     failed = replace(record, finished=False, test=None, steps=1, samples=2, note="expected a finite loss, got nan")
     save_record(tmp_path / "one.json", failed)
     known = load_records(tmp_path, None)
@@ -293,7 +293,7 @@ def test_an_unfinished_try_needs_no_test_but_shows_nothing(record, tmp_path):
     assert load_records(tmp_path, None)[record.key].finished
 
 
-def test_records_are_found_by_their_config_and_by_seed(runs, tmp_path):
+def test_cell_results_find_records_by_config_and_order_them_by_seed(runs, tmp_path):
     collect(load_records(None, runs).values(), tmp_path)
     for path in list(tmp_path.iterdir()):
         path.rename(tmp_path / f"renamed-{path.name}")
@@ -303,13 +303,13 @@ def test_records_are_found_by_their_config_and_by_seed(runs, tmp_path):
     assert cell_results(replace(MADE, cells=(other,)), load_records(tmp_path, None)) == []
 
 
-def test_the_runs_own_record_wins_over_the_collected_one(runs, record, tmp_path):
+def test_load_records_prefers_the_record_in_the_run_folder(runs, record, tmp_path):
     save_record(tmp_path / record.path, replace(record, note="collected"))
     assert load_records(tmp_path, None)[record.key].note == "collected"
     assert load_records(tmp_path, runs)[record.key].note == ""
 
 
-def test_two_results_of_one_run_in_a_folder_are_refused_and_two_copies_are_not(record, tmp_path):
+def test_load_records_refuses_two_results_of_one_run_but_not_two_copies(record, tmp_path):
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     save_record(first, record)
     save_record(second, record)
@@ -320,7 +320,7 @@ def test_two_results_of_one_run_in_a_folder_are_refused_and_two_copies_are_not(r
 
 
 @pytest.mark.parametrize("names", [("a.json", "b.json"), ("b.json", "a.json")])
-def test_a_failed_try_is_told_of_only_where_no_run_finished(names, record, tmp_path):
+def test_load_records_returns_a_failed_try_only_without_a_finished_run(names, record, tmp_path):
     failed = replace(record, finished=False, test=None, note="given up")
     save_record(tmp_path / names[0], failed)
     assert not load_records(tmp_path, None)[record.key].finished
@@ -330,7 +330,7 @@ def test_a_failed_try_is_told_of_only_where_no_run_finished(names, record, tmp_p
     assert load_records(tmp_path, tmp_path / "runs")[record.key].finished
 
 
-def test_collecting_adds_but_never_replaces_unasked(runs, record, tmp_path, capsys):
+def test_collect_adds_records_and_replaces_only_with_the_flag(runs, record, tmp_path, capsys):
     words = ["paper", "collect", "--root", str(runs), "--results", str(tmp_path)]
     assert main([*words, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["written"]) == 2
@@ -352,7 +352,7 @@ def test_collecting_adds_but_never_replaces_unasked(runs, record, tmp_path, caps
         collect([record], tmp_path)
 
 
-def test_another_run_of_the_same_name_is_never_replaced(record, tmp_path):
+def test_collect_never_replaces_another_run_of_the_same_name(record, tmp_path):
     """As after a change of defaults: the name stays, the run is another one."""
     path = tmp_path / record.path
     other = replace(record, config=replace(CONFIG, train=CONFIG.train.override(weight_decay=0.5)))
@@ -365,7 +365,7 @@ def test_another_run_of_the_same_name_is_never_replaced(record, tmp_path):
     assert path.read_text() == before
 
 
-def test_failed_tries_are_collected_until_the_run_is_finished(record, tmp_path):
+def test_collect_keeps_failed_tries_until_the_run_is_finished(record, tmp_path):
     failed = replace(record, finished=False, test=None, train=None, steps=1, samples=2, note="expected a finite loss")
     assert collect([replace(failed, note="")], tmp_path) == []
     (path,) = collect([failed], tmp_path)
@@ -387,7 +387,7 @@ def test_collect_writes_an_index_with_one_row_per_record(record, tmp_path):
     assert float(row["value"]) == pytest.approx(evaluation_value(record.test, "accuracy").value)
 
 
-def test_collecting_an_experiment_takes_every_seed_of_its_runs(runs, tmp_path, capsys):
+def test_collect_of_an_experiment_takes_every_seed(runs, tmp_path, capsys):
     words = ["paper", "collect", "table1", "--scale", "smoke", "--root", str(runs), "--results", str(tmp_path)]
     assert main([*words, "--cells", "ED40:standard", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["written"] == []
@@ -396,7 +396,7 @@ def test_collecting_an_experiment_takes_every_seed_of_its_runs(runs, tmp_path, c
     assert sorted(one.config.seed for one in load_records(tmp_path, None).values()) == [0, 1]
 
 
-def test_a_cell_shows_what_it_says(record):
+def test_cell_value_reads_the_place_that_the_cell_names(record):
     rows = record.test.rows
     trained, last = rows[3], rows[-1]
     assert (trained.loops, last.loops) == (4, 8)
@@ -416,7 +416,7 @@ def test_a_cell_shows_what_it_says(record):
         assert shown(**missing) is None
 
 
-def test_intervals_of_other_measures_follow_from_the_own_one():
+def test_evaluation_value_derives_intervals_of_related_metrics():
     text = _evaluation("perplexity", LoopScore(1, {"perplexity": 100.0, "loss": 4.60517}, 90.0, 110.0))
     assert evaluation_value(text, "loss") == pytest.approx((4.60517, 4.49981, 4.70048), abs=1e-5)
     errors = {"squared_error": 0.4, "squared_error_over_dims": 0.02}
@@ -424,7 +424,7 @@ def test_intervals_of_other_measures_follow_from_the_own_one():
     assert evaluation_value(trees, "squared_error_over_dims") == pytest.approx((0.02, 0.01, 0.03))
 
 
-def test_a_long_log_becomes_at_most_200_points_with_its_last_and_its_validations():
+def test_training_curve_of_a_long_log_keeps_200_points_the_last_and_all_validations():
     lines = [{"step": step, "loss": 1 / step, "accuracy": 0.5, "lr_fraction": 1.0} for step in range(50, 100_001, 50)]
     lines += [{"step": step, "validation": step / 1e5} for step in range(1000, 100_001, 1000)]
     curve = training_curve(lines, 64)

@@ -99,7 +99,7 @@ def finished(root: Path) -> int:
     return len(list(root.glob(f"*/{RECORD_NAME}")))
 
 
-def test_finished_runs_are_skipped_and_the_status_tells(tmp_path, capsys):
+def test_runner_skips_finished_runs_and_status_shows_them(tmp_path, capsys):
     made, runs = small(), tmp_path / "runs"
     before = status(made, runs, load_records(None, runs))
     assert {cell["state"] for cell in before} == {"not begun"}
@@ -140,7 +140,7 @@ def test_finished_runs_are_skipped_and_the_status_tells(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "patterns"), [("table2", ("*:standard*",)), ("table3", ("*:standard*",)), ("loops", ("fixed:*",))]
 )
-def test_the_progress_shows_what_the_cells_show(name, patterns, tmp_path, capsys):
+def test_runner_progress_shows_the_numbers_of_the_cells(name, patterns, tmp_path, capsys):
     made = experiment(name, "smoke").select(patterns)
     assert run_experiment(made, tmp_path, num_workers=1)
     lines = re.findall(r"^\[ *\d+ s\] (.*): ([a-z ]+) ([\d.e+]+ \(.*\))$", capsys.readouterr().err, re.MULTILINE)
@@ -152,7 +152,7 @@ def test_the_progress_shows_what_the_cells_show(name, patterns, tmp_path, capsys
     assert [measure for _, measure, _ in lines] == [kind] * len(rows)
 
 
-def test_where_no_record_is_found_the_status_says_where_it_looked(tmp_path, monkeypatch, capsys):
+def test_status_without_records_says_where_it_looked(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["paper", "status", "table1", "--scale", "smoke", "--cells", "ED40:standard"]) == 0
     said = capsys.readouterr()
@@ -162,7 +162,7 @@ def test_where_no_record_is_found_the_status_says_where_it_looked(tmp_path, monk
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_stopped_in_training_it_loses_what_came_after_the_last_checkpoint(how, tmp_path):
+def test_runner_stopped_in_training_resumes_from_the_last_checkpoint(how, tmp_path):
     runs, num_steps = tmp_path / "runs", 2000
     process = start_runner(runs, num_steps)
     wait_until(lambda: len(list(runs.glob("*/checkpoints/step-*"))) >= 3, "no checkpoints")
@@ -182,7 +182,7 @@ def test_stopped_in_training_it_loses_what_came_after_the_last_checkpoint(how, t
         assert steps[-1] == num_steps
 
 
-def test_a_worker_that_is_stopped_from_outside_is_told_of(tmp_path):
+def test_runner_reports_a_worker_that_was_stopped_from_outside(tmp_path):
     runs = tmp_path / "runs"
     process = start_runner(runs, 2000, workers=1)
     wait_until(lambda: bool(list(runs.glob("*/checkpoints/step-*"))), "no checkpoint")
@@ -254,7 +254,7 @@ def test_runner_gives_up_a_run_that_keeps_killing_its_workers_and_finishes_the_o
     assert finished(tmp_path) == 1
 
 
-def test_killed_in_a_test_it_does_not_train_again(tmp_path):
+def test_runner_killed_in_a_test_does_not_train_again(tmp_path):
     runs = tmp_path / "runs"
     process = start_runner(runs, 20, test_size=60_000, workers=1)
     wait_until(lambda: bool(list(runs.glob("*/result.json"))), "no training was finished")
@@ -278,7 +278,7 @@ main(sys.argv[1:])
 """
 
 
-def test_killed_while_it_writes_the_report_leaves_a_whole_page(tmp_path):
+def test_report_killed_while_writing_leaves_the_old_page(tmp_path):
     runs, out = tmp_path / "runs", tmp_path / "report"
     for cell in small().cells:
         worker.finish_run(cell.config, runs, small().eval_plan)
@@ -293,7 +293,7 @@ def test_killed_while_it_writes_the_report_leaves_a_whole_page(tmp_path):
     assert (out / "index.html").read_text() == whole
 
 
-def test_two_runners_on_one_folder_do_nothing_twice(tmp_path):
+def test_two_runners_on_one_folder_train_each_run_once(tmp_path):
     runs = tmp_path / "runs"
     both = [start_runner(runs, 400, workers=1) for _ in range(2)]
     said = [process.communicate(timeout=300)[1] for process in both]
@@ -311,7 +311,7 @@ def test_two_runners_on_one_folder_do_nothing_twice(tmp_path):
     assert not list((runs / ".locks").glob("*.json"))
 
 
-def test_a_time_limit_stops_it_and_the_same_command_goes_on(tmp_path, capsys):
+def test_runner_with_a_time_limit_stops_and_resumes(tmp_path, capsys):
     made, runs = slow(3000), tmp_path / "runs"
     assert not run_experiment(made, runs, num_workers=1, minutes=0.15)
     assert "the same command goes on" in capsys.readouterr().err
@@ -327,7 +327,7 @@ def test_a_time_limit_stops_it_and_the_same_command_goes_on(tmp_path, capsys):
         assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-def test_a_folder_of_an_older_config_is_told_and_left_alone(tmp_path, capsys):
+def test_runner_reports_a_folder_of_another_config_and_leaves_it_alone(tmp_path, capsys):
     made = small("ED40:standard")
     config = made.cells[0].config
     folder = tmp_path / "runs" / config.folder_name
@@ -350,7 +350,7 @@ def test_a_folder_of_an_older_config_is_told_and_left_alone(tmp_path, capsys):
     assert "train.forgotten" in capsys.readouterr().err
 
 
-def test_a_run_that_fails_is_told_and_the_others_are_finished(tmp_path, capsys):
+def test_runner_reports_a_failed_run_and_finishes_the_others(tmp_path, capsys):
     made, runs = small(), tmp_path / "runs"
     strange = runs / made.cells[1].config.folder_name
     strange.mkdir(parents=True)
@@ -361,7 +361,7 @@ def test_a_run_that_fails_is_told_and_the_others_are_finished(tmp_path, capsys):
     assert [(path.name, path.read_text()) for path in strange.iterdir()] == [("strange.txt", "not a run")]
 
 
-def test_a_training_that_diverges_leaves_a_note(tmp_path, monkeypatch):
+def test_runner_notes_a_run_that_diverges(tmp_path, monkeypatch):
     made = small("ED40:looped r=2")
     cell = made.cells[0]
     wild = replace(cell.config, train=cell.config.train.override(learning_rate=1e30, clip_norm=None, num_steps=20,
@@ -377,7 +377,7 @@ def test_a_training_that_diverges_leaves_a_note(tmp_path, monkeypatch):
     assert not row["finished"]
 
 
-def test_a_text_that_is_not_there_is_missed_before_the_training(tmp_path):
+def test_runner_without_a_text_of_the_plan_fails_before_training(tmp_path):
     made = experiment("table3", "smoke")
     made = replace(made, eval_plan=replace(made.eval_plan, texts=("no-such-text",)))
     with pytest.raises(InputError, match="no text 'no-such-text'"):
@@ -385,7 +385,7 @@ def test_a_text_that_is_not_there_is_missed_before_the_training(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_seeds_are_runs_of_their_own(tmp_path):
+def test_runner_trains_a_run_per_seed(tmp_path):
     made = small("ED40:looped r=1")
     assert run_experiment(made, tmp_path, num_seeds=2, num_workers=1)
     seeds = sorted(record.config.seed for record in load_records(None, tmp_path).values())
@@ -393,7 +393,7 @@ def test_seeds_are_runs_of_their_own(tmp_path):
     assert len(status(made, tmp_path, load_records(None, tmp_path), num_seeds=3)) == 3
 
 
-def test_the_list_is_complete_and_readable(capsys):
+def test_paper_list_has_every_experiment(capsys):
     assert main(["paper", "list", "--scale", "gpu", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["experiments"]
     assert [one["id"] for one in listed][:4] == ["table1", "table1-dense", "table2", "table3"]
@@ -410,12 +410,12 @@ def test_the_list_is_complete_and_readable(capsys):
         )
 
 
-def test_an_experiment_that_is_named_twice_is_one(capsys):
+def test_paper_run_with_a_repeated_name_runs_it_once(capsys):
     assert main(["paper", "list", "table2", "table1", "table2", "--json"]) == 0
     assert [one["id"] for one in json.loads(capsys.readouterr().out)["experiments"]] == ["table2", "table1"]
 
 
-def test_what_is_listed_is_what_would_be_run(capsys):
+def test_paper_list_counts_the_runs_that_would_be_trained(capsys):
     assert main(["paper", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["experiments"]
     assert {one["scale"] for one in listed} == {StatusCommand().scale, RunCommand().scale}
@@ -430,7 +430,7 @@ def test_what_is_listed_is_what_would_be_run(capsys):
     (["collect", "--root", "nowhere"], "no record of a finished run under nowhere"),
     (["repotr"], "did you mean 'report'"),
 ])  # fmt: skip
-def test_mistakes_are_one_line(words, expected, capsys, tmp_path, monkeypatch):
+def test_paper_verbs_with_wrong_input_print_one_line(words, expected, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["paper", *words]) == 2
     captured = capsys.readouterr()
@@ -444,7 +444,7 @@ def test_mistakes_are_one_line(words, expected, capsys, tmp_path, monkeypatch):
     ("wanted", "cores", "workers", "threads"),
     [(None, 8, 2, 4), ("1", 8, 2, 1), ("8", 8, 2, 4), ("2", 2, 2, 1), ("4,2", 8, 2, 4), (None, 1, 2, 1)],
 )
-def test_workers_share_the_cores_and_take_no_more_threads_than_wanted(monkeypatch, wanted, cores, workers, threads):
+def test_workers_share_the_cores_up_to_the_wanted_threads(monkeypatch, wanted, cores, workers, threads):
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if wanted is not None:

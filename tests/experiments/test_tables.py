@@ -45,7 +45,7 @@ def cells_of(name: str, scale: str = "paper") -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("name", "scale"), ALL)
-def test_every_cell_round_trips_and_has_a_place_of_its_own(name, scale):
+def test_cells_round_trip_and_have_distinct_names(name, scale):
     made = experiment(name, scale)
     assert (made.id, made.scale) == (name, scale)
     assert made.about
@@ -78,7 +78,7 @@ def test_table_1_has_the_papers_54_numbers(scale):
             assert length is None or own[0].config.task.size == int(length.group())
 
 
-def test_the_other_tables_have_the_papers_numbers():
+def test_tables_2_and_3_have_the_papers_numbers():
     numbers = {cell.name: cell.paper for cell in experiment("table2", "paper").cells}
     assert numbers == {"Test:standard L=12": 8.6e-3, "Test:looped r=12": 1.4e-2, "Test:modulated r=12": 1.7e-3}
     numbers = {cell.name: cell.paper for cell in experiment("table3", "paper").cells}
@@ -93,7 +93,7 @@ def test_the_other_tables_have_the_papers_numbers():
     }  # fmt: skip
 
 
-def test_at_paper_scale_the_settings_are_the_printed_ones():
+def test_paper_scale_uses_the_printed_settings():
     """Appendix: width 256, 4 heads, AdamW 1e-4, batch 64, 50 epochs; and what the other tasks have of their own."""
     for cell in experiment("table1", "paper").cells:
         config = cell.config
@@ -125,7 +125,7 @@ def test_gpu_cells_fit_into_their_minutes(name):
         assert curriculum is None or curriculum < config.train.num_steps
 
 
-def test_laptop_rows_compare_on_equal_terms():
+def test_laptop_rows_share_samples_recipe_and_task():
     """Equal samples, recipe and task for all cells of a row."""
     made = experiment("table1", "laptop")
     for row in made.rows:
@@ -135,7 +135,7 @@ def test_laptop_rows_compare_on_equal_terms():
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_the_conditioning_ablation_is_at_equal_work_and_at_equal_parameters(scale):
+def test_conditioning_studies_have_equal_flops_and_equal_parameters(scale):
     plain, widened = (experiment(name, scale) for name in ("conditioning", "conditioning-parameters"))
     for made in (plain, widened):
         assert [cell.row for cell in made.cells] == list(CONDITIONINGS)
@@ -150,7 +150,7 @@ def test_the_conditioning_ablation_is_at_equal_work_and_at_equal_parameters(scal
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_the_depth_study_is_at_equal_depth_and_work(scale):
+def test_depth_study_has_equal_depth_and_flops(scale):
     cells = experiment("depth", scale).cells
     assert [cell.config.model.num_layers for cell in cells] == [1, 1, 2, 2, 4, 4]
     assert len({cell.config.model.num_layers * cell.config.model.num_loops for cell in cells}) == 1
@@ -160,7 +160,7 @@ def test_the_depth_study_is_at_equal_depth_and_work(scale):
 
 
 @pytest.mark.parametrize("scale", ["laptop", "gpu", "paper"])
-def test_recipes_are_compared_at_equal_work(scale):
+def test_recipes_study_has_equal_flops(scale):
     own, other = (cell.config for cell in experiment("recipes", scale).cells)
     assert estimated_flops(other) == pytest.approx(estimated_flops(own), rel=0.01)
     assert other.task == own.task
@@ -171,7 +171,7 @@ def test_recipes_are_compared_at_equal_work(scale):
 
 
 @pytest.mark.parametrize(("scale", "step", "loop", "speed"), [("laptop", 0, 0, 1), ("gpu", 1.3e-3, 35e-6, 235e12)])
-def test_few_loops_are_trained_for_as_long_as_many(scale, step, loop, speed):
+def test_equal_time_study_trains_few_loops_for_as_long_as_many(scale, step, loop, speed):
     configs = [cell.config for cell in experiment("equal-time", scale).cells]
     seconds = [
         run.train.num_steps * (step + loop * run.model.num_loops) + estimated_flops(run) / speed for run in configs
@@ -191,7 +191,7 @@ def test_few_loops_are_trained_for_as_long_as_many(scale, step, loop, speed):
 
 
 @pytest.mark.parametrize("scale", ["laptop", "gpu", "paper"])
-def test_rates_alone_differ_in_the_study_of_rates(scale):
+def test_rates_study_varies_only_the_learning_rate(scale):
     cells = experiment("rates", scale).cells
     longest = max(estimated_seconds(cell.config, scale) for cell in experiment("equal-time", scale).cells)
     for column in {cell.column for cell in cells}:
@@ -228,7 +228,7 @@ def test_studies_share_their_runs_with_table_1():
             assert len(own & table) == shared, (name, scale)
 
 
-def test_the_length_study_trains_on_what_the_others_train_on():
+def test_length_study_trains_on_the_usual_strings():
     for scale in SCALES:
         usual = experiment("table1", scale).select(["ED40:standard"]).cells[0].config
         for cell in experiment("length", scale).cells:
@@ -237,7 +237,7 @@ def test_the_length_study_trains_on_what_the_others_train_on():
             assert max(train.curriculum.size_choices) == 0.5
 
 
-def test_patterns_choose_cells():
+def test_select_with_patterns_keeps_matching_cells():
     table = experiment("table1", "paper")
     assert table.select([]) == table
     assert [cell.name for cell in table.select(["ed40:*"]).cells][:2] == ["ED40:standard", "ED40:looped r=5"]
@@ -251,14 +251,14 @@ def test_patterns_choose_cells():
             table.select(nothing)
 
 
-def test_unknown_names_are_met_with_the_known_ones():
+def test_experiment_with_an_unknown_name_lists_the_known_ones():
     with pytest.raises(InputError, match="did you mean 'table1'"):
         experiment("tabel1", "laptop")
     with pytest.raises(InputError, match="unknown scale 'laptopp'"):
         experiment("table1", "laptopp")
 
 
-def test_loops_are_read_within_and_beyond_the_trained_range():
+def test_loops_to_read_cover_and_exceed_the_trained_range():
     by_column = cells_of("table1", "laptop")
     assert loops_to_read(by_column["ED40:standard"].config.model) == [1]
     assert loops_to_read(by_column["ED40:modulated r=8"].config.model) == list(range(1, 17))
@@ -269,7 +269,7 @@ def test_loops_are_read_within_and_beyond_the_trained_range():
     assert max(loops_to_read(table)) == table.num_loops
 
 
-def test_loops_are_read_at_every_twelfth_of_the_trained_ones_or_right_after_it():
+def test_loops_to_read_are_every_twelfth_of_the_trained_loops():
     """The lists are those that the records in `results/` were read at: other loops could not stand beside them."""
     to_read = {
         32: [3, 6, 8, 11, 14, 16, 19, 22, 24, 27, 30, 32, 35, 38, 40, 43, 46, 48, 51, 54, 56, 59, 62, 64],
@@ -298,7 +298,7 @@ def smoke_runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_cell_runs_and_shows_a_number(name, smoke_runs):
+def test_every_cell_at_smoke_scale_shows_a_number(name, smoke_runs):
     made, records = experiment(name, "smoke"), load_records(None, smoke_runs)
     for cell in made.cells:
         record = records[run_key(cell.config)]
@@ -313,7 +313,7 @@ def test_every_cell_runs_and_shows_a_number(name, smoke_runs):
         assert {*cell.config.task.test_sets()} <= {*record.sets}
 
 
-def test_a_run_of_two_experiments_is_trained_once_and_measured_for_both(smoke_runs):
+def test_run_of_two_experiments_is_trained_once_and_measured_for_both(smoke_runs):
     """Table 1's modulated model is the loop study's fixed one: its record has the test of the one and sets of both."""
     loops = experiment("loops", "smoke")
     cell = next(cell for cell in loops.cells if cell.shows == "sets/clamp" and cell.row == "fixed")
@@ -342,7 +342,7 @@ def test_paper_status_counts_a_cell_of_table_1_once_for_all_recipes(tmp_path, ca
     assert "recipe" not in capsys.readouterr().out
 
 
-def test_training_examples_are_those_that_were_trained_on(smoke_runs, monkeypatch):
+def test_train_evaluation_uses_the_examples_of_training(smoke_runs, monkeypatch):
     """Seed, numbers and size of what `train` is measured on."""
     from looped.tasks import EditDistance
 
@@ -372,7 +372,7 @@ def documented(heading: str) -> dict[str, list[str]]:
     return {name.strip("`"): others for name, *others in rows}
 
 
-def test_the_documentation_names_every_experiment_with_its_runs():
+def test_docs_name_every_experiment_with_its_runs():
     found = {name: int(re.match(r"\d+", runs)[0]) for name, (_, runs) in documented("The experiments").items()}
     assert found == {name: len(experiment(name, "paper").configs()) for name in EXPERIMENTS}
     for command in re.findall(r"^looped paper (\w+)(?: (\w+))?.*?(?:--scale (\w+))?", REPRODUCE, re.MULTILINE):
@@ -380,7 +380,7 @@ def test_the_documentation_names_every_experiment_with_its_runs():
         assert not command[1] or command[1] in EXPERIMENTS
 
 
-def test_the_documentation_says_how_long_every_experiment_trains():
+def test_docs_give_the_training_time_of_every_experiment():
     rows = documented("How long they train")
     assert rows.keys() == EXPERIMENTS.keys()
     for name, (laptop, _, gpu) in rows.items():

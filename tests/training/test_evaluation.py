@@ -7,7 +7,7 @@ from looped.training.evaluation import MAX_EXAMPLES, num_held_out
 from looped.utils.errors import InputError
 
 
-def test_a_test_has_no_more_examples_than_there_are_nor_without_end():
+def test_num_held_out_is_limited_by_distinct_examples_and_a_maximum():
     assert num_held_out(Sudoku(pool=300), "test", MAX_EXAMPLES) == 300
     assert num_held_out(EditDistance(), "test", MAX_EXAMPLES) == MAX_EXAMPLES
     for task in (EditDistance(), Sudoku(difficulty="hard")):  # whose puzzles would have to be made to be counted

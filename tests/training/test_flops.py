@@ -42,7 +42,7 @@ def counted(config) -> int:
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 @pytest.mark.parametrize("task", [EditDistance(length=4, alphabet=3, max_letters=3), DecisionTree(points=5, dims=2)])
-def test_every_step_is_counted_as_pytorch_counts_it(task, schedule):
+def test_training_flops_equal_those_that_pytorch_counts(task, schedule):
     config = tiny(model={**STATIC, "attention": "full"}, train={**schedule, "num_steps": 6})
     config = replace(config, task=task)
     assert training_flops(config) == counted(config)
@@ -69,12 +69,12 @@ def test_stages_cover_all_steps_and_change_only_between(schedule):
     ],
     ids=str,
 )
-def test_a_long_random_schedule_is_estimated_whatever_grows_beside_it(also):
+def test_estimated_flops_of_a_long_random_schedule_are_close(also):
     config = tiny(train={"num_steps": 20_000, "loop_schedule": "random", "loop_choices": (1, 2, 3), **also})
     assert estimated_flops(config) == pytest.approx(training_flops(config), rel=0.03)
 
 
-def test_a_result_tells_the_work_that_was_done(tmp_path):
+def test_train_result_has_the_flops_of_its_steps(tmp_path):
     config = tiny()
     result = train(config, tmp_path / "run", quiet=True)
     assert result.flops == training_flops(config)

@@ -15,7 +15,7 @@ POSITIVE = st.floats(1e-6, 1e6)
 
 
 @given(arrays(np.float64, 5, elements=POSITIVE), arrays(np.float64, 5, elements=POSITIVE), st.floats(1.01, 20))
-def test_what_has_grown_too_much_is_shortened_and_the_rest_is_left_alone(lengths, last, limit):
+def test_growth_limit_shortens_only_what_grew_too_much(lengths, last, limit):
     direction = torch.randn(5, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     direction = direction / example_norms(direction)[:, None, None]
     grad = torch.from_numpy(lengths)[:, None, None] * direction
@@ -30,7 +30,7 @@ def test_what_has_grown_too_much_is_shortened_and_the_rest_is_left_alone(lengths
             assert torch.allclose(found[number], wanted, rtol=1e-6, atol=0)
 
 
-def test_no_gradient_has_not_grown():
+def test_growth_limit_of_a_zero_gradient_changes_nothing():
     grad = torch.zeros(3, 2, 4)
     assert torch.equal(limit_growth(grad, example_norms(grad), 2.0), grad)
 
@@ -55,7 +55,7 @@ def gradients_of(stack: LoopStack, x: torch.Tensor, limit: float | None) -> dict
     return {name: parameter.grad.clone() for name, parameter in stack.named_parameters() if parameter.grad is not None}
 
 
-def test_gradients_are_those_of_a_pass_that_is_taken_apart():
+def test_growth_limit_gradients_equal_those_of_a_manual_pass():
     """Loop after loop by hand: from the gradient of a state to those of the one before it and of the weights."""
     stack, x = stack_and_input()
     limit, num_loops = 1.2, stack.config.num_loops
@@ -84,7 +84,7 @@ def test_gradients_are_those_of_a_pass_that_is_taken_apart():
 
 
 @pytest.mark.parametrize("remat", [0, 2])
-def test_a_limit_that_none_reaches_changes_nothing(remat):
+def test_growth_limit_that_is_not_reached_changes_nothing(remat):
     stack, x = stack_and_input()
     stack.remat = remat
     plain, high, low = (gradients_of(stack, x, limit) for limit in (None, 1e9, 1.2))

@@ -72,7 +72,7 @@ def stop_after_every_step(config: RunConfig) -> RunConfig:
 
 
 @pytest.mark.parametrize(("part", "name", "values"), KNOBS, ids=[name for _, name, _ in KNOBS])
-def test_every_value_trains_resumes_bitwise_and_matters(part, name, values, tmp_path):
+def test_every_choice_trains_resumes_bitwise_and_has_an_effect(part, name, values, tmp_path):
     outcomes: dict[str, torch.Tensor] = {}
     for value in values:
         config = with_value(part, name, value)
@@ -111,7 +111,7 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("part", "change", "expected"), NUMBERS, ids=[str(change) for _, change, _ in NUMBERS])
-def test_numbers_do_what_they_say(part, change, expected, tmp_path):
+def test_numeric_settings_have_their_stated_effect(part, change, expected, tmp_path):
     """Cutting a batch, keeping an average and adding workers leave the weights alone; the rest changes them."""
     # Clipping must bite for its norm to matter.
     start = {"train": {"clip_norm": 0.02}}
@@ -122,7 +122,7 @@ def test_numbers_do_what_they_say(part, change, expected, tmp_path):
     assert same == (expected == "same")
 
 
-def test_muon_knobs_matter(tmp_path):
+def test_muon_settings_have_an_effect(tmp_path):
     start = {"optimizer": "muon"}
     plain = outcome(tiny(train=start), tmp_path / "plain")
     for number, change in enumerate(

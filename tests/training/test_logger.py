@@ -10,7 +10,7 @@ from tests.training.conftest import tiny
 
 
 @pytest.mark.parametrize(("num_steps", "eval_every"), [(100, 50), (3000, 250), (100_000, 1000), (20_000, 250)])
-def test_a_plain_log_has_losses_and_validations_and_no_end_of_lines(num_steps, eval_every, tmp_path, capsys):
+def test_log_in_a_pipe_prints_at_most_51_losses_and_validations(num_steps, eval_every, tmp_path, capsys):
     train = TrainConfig().override(num_steps=num_steps, eval_every=eval_every, log_every=50)
     with Log(tmp_path / "log.jsonl", RunConfig(EditDistance(length=4), train=train), 0, quiet=False) as log:
         for step in range(50, num_steps + 1, 50):
@@ -25,7 +25,7 @@ def test_a_plain_log_has_losses_and_validations_and_no_end_of_lines(num_steps, e
         assert kind[-1].startswith(f"step {num_steps}/{num_steps}")
 
 
-def test_a_byte_that_is_no_text_costs_its_own_line_alone(tmp_path):
+def test_read_log_with_a_bad_byte_drops_only_that_line(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"step": 1}\ngarb\xff\n{"step": 2, "note": "\xc3\xa4\xe2\x80\xa8"}\n\xff\xfe')
     assert read_log(path) == [('{"step": 1}', 1), ('{"step": 2, "note": "\u00e4\u2028"}', 2)]
@@ -50,7 +50,7 @@ def test_read_log_without_hashes_reads_the_lines_of_an_older_version(tmp_path):
     assert read_log(tmp_path / "log.jsonl") == [('{"step": 1, "loss": 2.0}', 1)]
 
 
-def test_a_log_that_the_disk_does_not_take_is_one_line(tmp_path):
+def test_log_on_a_full_disk_prints_one_line(tmp_path):
     expected = f"cannot write {tmp_path / 'log.jsonl'}: No space left on device"
     log = Log(tmp_path / "log.jsonl", tiny(), 0, quiet=True)
     log._file.close()

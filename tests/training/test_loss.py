@@ -127,7 +127,7 @@ NOT_DECAYED = ("gain", "b_in", "b_back", "b3", "b4", "b5")
 
 
 @pytest.mark.parametrize("clip_norm", [None, 1.5])
-def test_steps_are_those_of_adamw_along_clipped_gradients(clip_norm):
+def test_steps_equal_adamw_on_clipped_gradients(clip_norm):
     """A long gradient, then a short one: AdamW does not see the length of gradients that are all as long."""
     config = TrainConfig().override(
         batch_size=8, supervision="sum", learning_rate=0.02, beta1=0.8, beta2=0.9, weight_decay=0.3, clip_norm=clip_norm
@@ -158,7 +158,7 @@ def test_steps_are_those_of_adamw_along_clipped_gradients(clip_norm):
     assert norms[1] < 1.5 < min(norms[0], norms[2])
 
 
-def test_the_average_forgets_its_start_and_then_at_its_decay():
+def test_moving_average_warms_up_and_then_uses_its_decay():
     """It keeps (1 + step) / (10 + step) of itself, but at most its decay: 1/10, 2/11, 1/4 and again 1/4."""
     model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
     torch.nn.init.constant_(model.weight, 4.0)
@@ -173,7 +173,7 @@ def test_the_average_forgets_its_start_and_then_at_its_decay():
         assert model.weight.item() == weight
 
 
-def test_a_step_averages_the_weights_that_it_has_made():
+def test_moving_average_includes_the_weights_of_its_step():
     model = model_of(CLASSES)
     batch, wanted = batch_of(model), {name: tensor.clone() for name, tensor in model.state_dict().items()}
     stepper = Stepper(model, TrainConfig().override(batch_size=8, learning_rate=0.1, ema_decay=0.25), CPU)
@@ -185,7 +185,7 @@ def test_a_step_averages_the_weights_that_it_has_made():
             torch.testing.assert_close(stepper.average.values[name], wanted[name], msg=name)
 
 
-def test_the_validation_of_a_log_is_that_of_the_averaged_weights(tmp_path):
+def test_logged_validation_is_that_of_the_averaged_weights(tmp_path):
     """On values, whose error tells any two weights apart; in the middle of a run and at its end."""
     task = DecisionTree(points=3, dims=2, depth=1)
     config = tiny(

@@ -19,7 +19,7 @@ from looped.training.trainer import Diverged, Trainer
 from .conftest import tiny
 
 
-def test_accuracy_and_loss_are_those_of_the_examples():
+def test_evaluate_computes_accuracy_and_loss_of_the_examples():
     task = EditDistance(length=4, alphabet=3, max_letters=3)
     model = build_model(ModelConfig(block="looped", dim=16, num_heads=2, num_loops=2), task.spec, seed=3)
     report = evaluate(model, task, "test", 30, [1, 2, 5])
@@ -35,7 +35,7 @@ def test_accuracy_and_loss_are_those_of_the_examples():
     assert report.baseline == counts.max() / 30
 
 
-def test_a_rescaled_model_is_asked_anew_for_every_number_of_loops():
+def test_evaluate_with_rescaled_times_runs_each_loop_count_alone():
     task = EditDistance(length=4, alphabet=3, max_letters=3)
     config = ModelConfig(block="modulated", dim=16, num_heads=2, num_loops=2, extrapolation="rescale", injection="add")
     model = build_model(config, task.spec)
@@ -49,7 +49,7 @@ def test_a_rescaled_model_is_asked_anew_for_every_number_of_loops():
         assert alone.metrics["loss"] == pytest.approx(loss, rel=1e-6)
 
 
-def test_perplexity_counts_every_token_of_the_split_once(tmp_path, monkeypatch):
+def test_evaluate_counts_every_token_of_a_text_once(tmp_path, monkeypatch):
     monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
     words = np.random.default_rng(0).choice(["loop", "time", "step", "gate", "state", "norm"], size=900)
     (tmp_path / "text.txt").write_text("\n".join(" ".join(words[i : i + 9]) for i in range(0, 900, 9)))
@@ -75,7 +75,7 @@ def test_perplexity_counts_every_token_of_the_split_once(tmp_path, monkeypatch):
     assert report.baseline == pytest.approx(np.prod(frequent**-frequent))
 
 
-def test_a_model_whose_outputs_overflow_is_right_by_chance_alone_and_not_scored(tmp_path):
+def test_evaluate_of_overflowing_outputs_is_nan(tmp_path):
     config = tiny()
     trainer = Trainer(config, tmp_path / "run", quiet=True)
     with torch.no_grad():
@@ -87,7 +87,7 @@ def test_a_model_whose_outputs_overflow_is_right_by_chance_alone_and_not_scored(
         trainer._validate(lambda: False)
 
 
-def test_perplexity_covers_the_text_whatever_the_window(tmp_path, monkeypatch):
+def test_evaluate_covers_a_text_with_windows_of_any_size(tmp_path, monkeypatch):
     """Also where a run was trained on shorter windows than its task has room for: with more of them."""
     monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
     (tmp_path / "text.txt").write_text(" ".join(f"loop {number}" for number in range(900)))
@@ -105,7 +105,7 @@ def test_perplexity_covers_the_text_whatever_the_window(tmp_path, monkeypatch):
     assert evaluate(model, task, "test", 10**6, example_size=6).rows == report.rows
 
 
-def test_the_trees_error_is_also_a_curve_over_the_examples_seen():
+def test_evaluate_of_trees_has_an_error_per_example_seen():
     task = DecisionTree(points=6, dims=3, depth=2)
     model = build_model(ModelConfig(dim=8, num_heads=2, num_loops=2), task.spec, seed=1)
     (row,) = evaluate(model, task, "test", 40).rows
@@ -117,7 +117,7 @@ def test_the_trees_error_is_also_a_curve_over_the_examples_seen():
     assert row.metrics["squared_error"] == pytest.approx(row.curve[-1])
 
 
-def test_a_training_on_values_logs_their_error(tmp_path):
+def test_train_on_values_logs_their_squared_error(tmp_path):
     """With the loss of the last loop alone, that is the loss."""
     config = tiny(task=DecisionTree(points=3, dims=2, depth=1), model={"positions": "rotary"})
     train(config, tmp_path / "run", quiet=True)

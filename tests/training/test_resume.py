@@ -51,7 +51,7 @@ def all_tensors(folder: Path) -> dict[str, torch.Tensor]:
     return {f"{part}/{name}": tensor for part, tensors in checkpoint.parts.items() for name, tensor in tensors.items()}
 
 
-def test_killed_and_resumed_equals_never_stopped(tmp_path):
+def test_train_killed_and_resumed_equals_an_uninterrupted_run(tmp_path):
     config = tiny(train=LONG)
     train(config, tmp_path / "whole", quiet=True)
     killed = tmp_path / "killed"
@@ -74,7 +74,7 @@ def test_killed_and_resumed_equals_never_stopped(tmp_path):
     assert steps[-1] == 200
 
 
-def test_a_run_does_not_go_on_with_another_text(tmp_path, monkeypatch):
+def test_train_resumed_with_another_text_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
     text, moved = tmp_path / "text.txt", tmp_path / "moved.txt"
     text.write_text(" ".join(f"loop {number}" for number in range(900)))
@@ -98,7 +98,7 @@ def test_a_run_does_not_go_on_with_another_text(tmp_path, monkeypatch):
     assert train(config, tmp_path / "run", quiet=True) == result
 
 
-def test_a_signal_stops_cleanly_with_a_checkpoint(tmp_path):
+def test_train_stopped_by_a_signal_saves_a_checkpoint(tmp_path):
     process = start_worker(tiny(train={**LONG, "num_steps": 100_000, "checkpoint_every": 100_000}), tmp_path / "run")
     deadline = time.monotonic() + 60
     log = tmp_path / "run" / "log.jsonl"
@@ -127,7 +127,7 @@ def signalled(monkeypatch, *numbers: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("num_steps", "reached"), [(4, 3), (2, 2)])
-def test_a_signal_ends_a_validation_at_its_next_batch(num_steps, reached, tmp_path, monkeypatch):
+def test_train_stopped_in_validation_ends_at_the_next_batch(num_steps, reached, tmp_path, monkeypatch):
     """In the middle of a run there follows one step, with a checkpoint; at its end all is saved already."""
     config = tiny(train={"num_steps": num_steps, "eval_every": 2, "eval_size": 600, "ema_decay": 0.9})
     with monkeypatch.context() as patched:
@@ -145,7 +145,7 @@ def test_a_signal_ends_a_validation_at_its_next_batch(num_steps, reached, tmp_pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_signal_ends_a_training_at_once(number, tmp_path, monkeypatch):
+def test_train_at_a_second_signal_ends_at_once(number, tmp_path, monkeypatch):
     before = signal.getsignal(number)
     signalled(monkeypatch, number, number)
     with pytest.raises(KeyboardInterrupt):
@@ -154,14 +154,14 @@ def test_a_second_signal_ends_a_training_at_once(number, tmp_path, monkeypatch):
     assert RunFolder(tmp_path / "run").newest_checkpoint().step == 1
 
 
-def test_a_finished_run_is_not_trained_again(tmp_path):
+def test_train_of_a_finished_run_returns_its_result(tmp_path):
     first = train(tiny(), tmp_path / "run", quiet=True)
     log = (tmp_path / "run" / "log.jsonl").read_bytes()
     assert train(tiny(), tmp_path / "run", quiet=True) == first
     assert (tmp_path / "run" / "log.jsonl").read_bytes() == log
 
 
-def test_a_folder_belongs_to_one_config(tmp_path):
+def test_train_in_the_folder_of_another_config_is_refused(tmp_path):
     train(tiny(), tmp_path / "run", quiet=True)
     with pytest.raises(InputError, match=r"its train\.optimizer\.learning_rate is 0\.01, this one's is 0\.5"):
         train(tiny(train={"learning_rate": 0.5}), tmp_path / "run", quiet=True)
@@ -169,7 +169,7 @@ def test_a_folder_belongs_to_one_config(tmp_path):
     train(tiny(train={"max_minutes": 3, "log_every": 7, "eval_every": 2}), tmp_path / "run", quiet=True)
 
 
-def test_a_finished_run_whose_last_checkpoint_is_damaged_trains_its_end_again(tmp_path):
+def test_train_with_a_damaged_last_checkpoint_repeats_the_end(tmp_path):
     config = tiny(train={"num_steps": 6, "checkpoint_every": 3})
     train(config, tmp_path / "run", quiet=True)
     whole = all_tensors(tmp_path / "run")
@@ -181,7 +181,7 @@ def test_a_finished_run_whose_last_checkpoint_is_damaged_trains_its_end_again(tm
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
-def test_a_signal_that_is_ignored_stays_so(tmp_path, monkeypatch):
+def test_train_keeps_ignored_signals_ignored(tmp_path, monkeypatch):
     """A runner's workers ignore the terminal's Ctrl-C: that and the runner's own request would be two."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -195,7 +195,7 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path, monkeypatch):
     assert RunFolder(tmp_path / "run").newest_checkpoint().step == stop.value.result.step
 
 
-def test_a_size_that_the_task_refuses_is_found_before_there_is_a_folder(tmp_path):
+def test_train_with_a_size_that_the_task_refuses_leaves_no_folder(tmp_path):
     config = recipe("laptop", "countdown")
     late = {"size_schedule": "growing", "size_choices": (1.0, 0.34), "num_steps": 2, "device": "cpu"}
     with pytest.raises(InputError, match=r"2\.\.3 .*got 1"):
@@ -203,7 +203,7 @@ def test_a_size_that_the_task_refuses_is_found_before_there_is_a_folder(tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_a_start_that_failed_does_not_keep_the_folder(tmp_path):
+def test_train_after_a_failed_start_can_use_the_folder(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with folder.locked():
         folder.claim(tiny(seed=1))
@@ -211,7 +211,7 @@ def test_a_start_that_failed_does_not_keep_the_folder(tmp_path):
     assert folder.read_config().seed == 0
 
 
-def test_a_child_goes_on_without_its_parent(tmp_path):
+def test_train_in_a_child_outlives_its_parent(tmp_path):
     train(tiny(), tmp_path / "parent", quiet=True)
     child = tiny(train={"init_from": str(tmp_path / "parent"), "max_minutes": 1e-9})
     train(child, tmp_path / "child", quiet=True)
@@ -220,7 +220,7 @@ def test_a_child_goes_on_without_its_parent(tmp_path):
         pass
 
 
-def test_a_gradient_beyond_numbers_is_never_saved(tmp_path):
+def test_train_with_a_non_finite_gradient_saves_no_checkpoint(tmp_path):
     trainer = Trainer(tiny(train={"checkpoint_every": 1, "log_every": 100}), tmp_path / "run", quiet=True)
     gradients = trainer.stepper.gradients
 
@@ -238,7 +238,7 @@ def test_a_gradient_beyond_numbers_is_never_saved(tmp_path):
     assert all(torch.isfinite(tensor).all() for tensor in all_tensors(tmp_path / "run").values())
 
 
-def test_a_scribbled_log_is_read_past(tmp_path):
+def test_train_resumed_with_a_damaged_log_goes_on(tmp_path):
     config = tiny(train={"max_minutes": 1e-9})
     train(config, tmp_path / "run", quiet=True)
     with open(tmp_path / "run" / "log.jsonl", "ab") as log:
@@ -250,20 +250,20 @@ def test_a_scribbled_log_is_read_past(tmp_path):
     assert steps == sorted(steps)
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path):
+def test_train_in_a_folder_of_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(InputError, match="is not a run"):
         train(tiny(), tmp_path, quiet=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_two_trainers_do_not_share_a_folder(tmp_path):
+def test_train_in_a_folder_in_use_is_refused(tmp_path):
     trainer = Trainer(tiny(), tmp_path / "run", quiet=True)
     with trainer.folder.locked(), pytest.raises(InputError, match="another process"):
         Trainer(tiny(), tmp_path / "run", quiet=True).fit()
 
 
-def test_a_run_that_another_process_began_meanwhile_is_taken_up(tmp_path):
+def test_train_resumes_a_run_that_another_process_began_meanwhile(tmp_path):
     """The first step, made before the folder is held, is then forgotten."""
     late = Trainer(tiny(), tmp_path / "run", quiet=True)
     first_step = late._first_step
@@ -280,7 +280,7 @@ def test_a_run_that_another_process_began_meanwhile_is_taken_up(tmp_path):
     assert all(torch.equal(whole[name], tensor) for name, tensor in taken_up.items())
 
 
-def test_max_minutes_keeps_the_schedule(tmp_path):
+def test_train_with_max_minutes_keeps_the_schedule(tmp_path):
     config = tiny(train={"max_minutes": 1e-9})
     stopped = Trainer(config, tmp_path / "run", quiet=True)
     assert not stopped.fit().finished
@@ -293,7 +293,7 @@ def test_max_minutes_keeps_the_schedule(tmp_path):
     assert rates[0] == rates[1]
 
 
-def test_init_from_takes_the_weights_that_count(tmp_path):
+def test_init_from_uses_the_averaged_weights(tmp_path):
     train(tiny(train={"ema_decay": 0.9}), tmp_path / "first", quiet=True)
     first = RunFolder(tmp_path / "first").require_checkpoint().weights
     second = Trainer(tiny(train={"init_from": str(tmp_path / "first")}), tmp_path / "second", quiet=True)
@@ -307,7 +307,7 @@ def test_init_from_takes_the_weights_that_count(tmp_path):
         Trainer(tiny(train={"init_from": str(tmp_path / "nowhere")}), tmp_path / "fourth", quiet=True)
 
 
-def test_init_from_says_when_a_run_is_unfinished(tmp_path, capsys):
+def test_init_from_an_unfinished_run_warns(tmp_path, capsys):
     train(tiny(train={"max_minutes": 1e-9}), tmp_path / "stopped", quiet=True)
     train(tiny(), tmp_path / "finished", quiet=True)
     for name, said in (("stopped", "is unfinished: its weights are of step 1 of 4\n"), ("finished", "")):
@@ -316,7 +316,7 @@ def test_init_from_says_when_a_run_is_unfinished(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["edit-distance/looped-r10", "edit-distance"])
-def test_init_from_takes_a_shipped_model_by_its_name(name, tmp_path):
+def test_init_from_a_shipped_model_uses_its_weights(name, tmp_path):
     shipped = looped.load(name)
     config = replace(shipped.config, train=tiny(train={"init_from": name}).train)
     started = Trainer(config, quiet=True)
@@ -329,7 +329,7 @@ def test_init_from_takes_a_shipped_model_by_its_name(name, tmp_path):
         Trainer(tiny(train={"init_from": "edit-distance/looped-r1"}), tmp_path / "run", quiet=True)
 
 
-def test_finished_run_continues_for_more_steps_with_its_optimizer_state(tmp_path):
+def test_continue_from_a_finished_run_keeps_its_optimizer_state(tmp_path):
     short, longer = tiny(train={"schedule": "stable", "decay_fraction": 0.0}), tmp_path / "longer"
     train(short, tmp_path / "short", quiet=True)
     more = {"num_steps": 7, "continue_from": str(tmp_path / "short")}
@@ -345,7 +345,7 @@ def test_finished_run_continues_for_more_steps_with_its_optimizer_state(tmp_path
     assert train(config, longer, quiet=True).finished
 
 
-def test_continuing_needs_more_steps_and_the_same_model(tmp_path):
+def test_continue_from_with_fewer_steps_or_another_model_is_refused(tmp_path):
     train(tiny(), tmp_path / "short", quiet=True)
     origin = {"continue_from": str(tmp_path / "short")}
     with pytest.raises(InputError, match="num_steps"):

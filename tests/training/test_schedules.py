@@ -37,13 +37,13 @@ TASK = EditDistance(length=8)
         ("stable", 109, 0.04),
     ],
 )
-def test_rates_at_known_places(schedule, step, expected):
+def test_lr_fraction_at_known_steps(schedule, step, expected):
     """10 steps of warm-up, 100 of the schedule, the stable one decaying in its last quarter."""
     config = TrainConfig().override(schedule=schedule, num_steps=110, warmup_steps=10, decay_fraction=0.25)
     assert lr_fraction(step, config) == pytest.approx(expected)
 
 
-def test_the_final_rate_is_a_floor():
+def test_lr_fraction_never_falls_below_the_final_fraction():
     config = TrainConfig().override(schedule="cosine", num_steps=1000, warmup_steps=0, final_fraction=0.3)
     rates = [lr_fraction(step, config) for step in range(1000)]
     assert rates == sorted(rates, reverse=True)
@@ -67,7 +67,7 @@ def run_config(**train) -> RunConfig:
         (1, None, ["size 2 of 8", "loops 1 of 8"]),
     ],
 )
-def test_a_run_that_ends_before_its_growing_schedules_says_what_it_reaches(num_steps, curriculum_steps, lacking):
+def test_unreached_of_a_run_too_short_for_its_schedules_says_what_it_reaches(num_steps, curriculum_steps, lacking):
     grows = {"size_schedule": "growing", "size_choices": (0.25, 0.5, 1), "loop_schedule": "growing"}
     train = TrainConfig().override(
         num_steps=num_steps, curriculum_steps=curriculum_steps, loop_choices=(1, 2, 4, 8), **grows
@@ -80,13 +80,13 @@ def test_a_run_that_ends_before_its_growing_schedules_says_what_it_reaches(num_s
         assert "\n" not in text
 
 
-def test_no_other_schedule_can_be_cut_short():
+def test_unreached_of_fixed_and_random_schedules_is_none():
     assert unreached(run_config()) is None
     assert unreached(run_config(loop_schedule="random", loop_choices=(1, 2, 8), curriculum_steps=999)) is None
     assert all(unreached(recipe(name, task)) is None for task in TASKS for name in recipes_for(task))
 
 
-def test_growing_schedules_walk_through_their_choices():
+def test_growing_schedule_visits_its_choices_in_order():
     config = run_config(loop_schedule="growing", loop_choices=(1, 2, 4, 8), curriculum_steps=40)
     loops = [loops_at(step, config) for step in range(80)]
     assert loops == [1] * 10 + [2] * 10 + [4] * 10 + [8] * 50
@@ -95,13 +95,13 @@ def test_growing_schedules_walk_through_their_choices():
 
 
 @given(length=st.integers(2, 200), data=st.data())
-def test_a_size_given_as_its_share_is_that_size(length, data):
+def test_size_choice_as_a_fraction_is_that_size(length, data):
     wanted = sorted(data.draw(st.sets(st.integers(1, length), min_size=1, max_size=8)))
     train = TrainConfig().override(size_schedule="growing", size_choices=tuple(size / length for size in wanted))
     assert sizes(RunConfig(EditDistance(length=length), train=train)) == wanted
 
 
-def test_random_schedules_use_all_choices_about_equally():
+def test_random_schedule_uses_all_choices_about_equally():
     config = run_config(loop_schedule="random", loop_choices=(2, 4, 8))
     counts = Counter(loops_at(step, config) for step in range(3000))
     assert set(counts) == {2, 4, 8}
@@ -113,7 +113,7 @@ def test_random_schedules_use_all_choices_about_equally():
 @given(
     num_examples=st.integers(1, 40), batch_size=st.integers(1, 50), epochs=st.integers(1, 3), seed=st.integers(0, 99)
 )
-def test_a_fixed_set_is_seen_once_per_epoch(num_examples, batch_size, epochs, seed):
+def test_batches_of_a_fixed_set_have_each_example_once_per_epoch(num_examples, batch_size, epochs, seed):
     steps = math.ceil(num_examples * epochs / batch_size)
     seen = np.concatenate([indices_at(step, batch_size, num_examples, seed) for step in range(steps)])
     for epoch in range(epochs):
@@ -121,12 +121,12 @@ def test_a_fixed_set_is_seen_once_per_epoch(num_examples, batch_size, epochs, se
         assert sorted(part) == list(range(num_examples))
 
 
-def test_epochs_and_seeds_have_orders_of_their_own():
+def test_batches_of_another_epoch_or_seed_have_another_order():
     orders = [tuple(indices_at(step, 100, 100, seed)) for step in (0, 1) for seed in (0, 1)]
     assert len(set(orders)) == 4
 
 
-def test_the_stream_never_repeats():
+def test_batches_of_fresh_examples_never_repeat():
     seen = np.concatenate([indices_at(step, 7, None, 0) for step in range(5)])
     assert list(seen) == list(range(35))
 
@@ -155,7 +155,7 @@ def given_by_the_loader(num_steps: int, config: RunConfig) -> list[tuple[int, in
     count=st.integers(1, 200),
     schedule=st.sampled_from(["fixed", "growing", "random"]),
 )
-def test_what_a_run_was_trained_on_was_in_its_batches(num_examples, num_steps, batch_size, seed, count, schedule):
+def test_trained_on_returns_examples_of_the_batches(num_examples, num_steps, batch_size, seed, count, schedule):
     choices = () if schedule == "fixed" else (0.5, 1.0)
     train = {"num_examples": num_examples, "batch_size": batch_size, "size_schedule": schedule, "size_choices": choices}
     config = replace(run_config(**train), seed=seed)
@@ -170,13 +170,13 @@ def test_what_a_run_was_trained_on_was_in_its_batches(num_examples, num_steps, b
     assert found == (sorted(newest_first)[:count] if whole else newest_first[:count][::-1])
 
 
-def test_before_its_first_step_a_run_was_trained_on_nothing():
+def test_trained_on_before_the_first_step_is_refused():
     with pytest.raises(InputError, match="at least one step"):
         trained_on(0, run_config(), 10)
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
-def test_batches_come_in_order_whatever_the_workers(num_workers):
+def test_batches_with_any_number_of_workers_come_in_order(num_workers):
     config = run_config(num_workers=num_workers, batch_size=4, size_schedule="growing", size_choices=(0.5, 1.0))
     steps = []
     for step, batch in batches(70, config):
@@ -186,7 +186,7 @@ def test_batches_come_in_order_whatever_the_workers(num_workers):
     assert steps == list(range(70, 80))
 
 
-def test_the_trees_curriculum_is_the_papers():
+def test_curriculum_of_trees_is_the_papers():
     """Points 26, 31, ..., 101 and dimensions 5, 6, ..., 20, each for 5000 steps."""
     config = recipe("paper", "decision-tree")
     assert isinstance(config.task, DecisionTree)

@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 @given(st.lists(st.floats(0.01, 1e6), min_size=1, max_size=60), st.floats(1.5, 20))
-def test_a_spike_exceeds_the_factor_times_a_moving_mean_that_it_cannot_carry_away(norms, factor):
+def test_spike_guard_detects_a_norm_above_the_factor_times_the_mean(norms, factor):
     guard = SpikeGuard(factor, CPU)
     usual = np.float64(norms[0])
     for number, norm in enumerate(norms):
@@ -34,7 +34,7 @@ def test_a_spike_exceeds_the_factor_times_a_moving_mean_that_it_cannot_carry_awa
         assert float(guard.usual) == pytest.approx(usual, rel=1e-3)
 
 
-def test_a_lasting_change_becomes_usual():
+def test_spike_guard_accepts_a_lasting_change():
     guard = SpikeGuard(4.0, CPU)
     guard.accepts(torch.tensor(1.0))
     taken = [bool(guard.accepts(torch.tensor(1000.0))) for _ in range(200)]
@@ -48,7 +48,7 @@ def weights_of(stepper: Stepper) -> torch.Tensor:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("gradient", ["long", "nan", "infinite"])
-def test_a_spike_moves_no_weight_and_the_next_step_does(optimizer, gradient, monkeypatch):
+def test_spike_guard_skips_the_step_and_not_the_next(optimizer, gradient, monkeypatch):
     config = tiny(train={"spike_factor": 3.0, "optimizer": optimizer, "weight_decay": 0.1, "muon_weight_decay": 0.1})
     stepper = Stepper(build_model(config.model, config.task.spec), config.train, CPU)
     plain = stepper.gradients
@@ -76,7 +76,7 @@ def test_a_spike_moves_no_weight_and_the_next_step_does(optimizer, gradient, mon
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_a_guarded_run_resumes_bitwise_and_tells_what_it_skipped(tmp_path, precision):
+def test_spike_guard_resumes_bitwise_and_logs_skipped_steps(tmp_path, precision):
     config = tiny(train={"spike_factor": 1.1, "num_steps": 12, "learning_rate": 1.0}, model={"precision": precision})
     whole = Trainer(config, tmp_path / "whole", quiet=True)
     whole.fit()
@@ -101,9 +101,7 @@ def test_a_guarded_run_resumes_bitwise_and_tells_what_it_skipped(tmp_path, preci
     ids=str,
 )
 @pytest.mark.parametrize("guarded", [True, False])
-def test_a_gradient_beyond_numbers_ends_a_training_only_where_a_step_was_made_along_it(
-    guarded, every, skipped, tmp_path, monkeypatch
-):
+def test_non_finite_gradient_ends_the_run_only_if_its_step_was_taken(guarded, every, skipped, tmp_path, monkeypatch):
     config = tiny(train={"spike_factor": 3.0 if guarded else None, "num_steps": 12, **every})
     trainer = Trainer(config, tmp_path / "run", quiet=True)
     plain, calls = trainer.stepper.gradients, []
