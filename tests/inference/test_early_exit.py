@@ -126,7 +126,7 @@ def test_values_have_no_stable_answer():
 def puzzles():
     import looped
 
-    return looped.load("edit-distance/looped-r10")
+    return looped.load("lcs/words-looped-r20")
 
 
 def test_evaluated_budget_equals_a_fixed_number_of_loops(puzzles):
@@ -140,11 +140,11 @@ def test_evaluated_budget_equals_a_fixed_number_of_loops(puzzles):
 
 def test_eval_command_compares_rules(capsys):
     flags = ["--exit", "stable:2", "budget:3", "--loops", "6", "--size", "12"]
-    rows = json.loads(answer(capsys, "eval", "edit-distance/looped-r10", *flags, "--json"))["rows"]
+    rows = json.loads(answer(capsys, "eval", "lcs/words-looped-r20", *flags, "--json"))["rows"]
     assert [row["rule"] for row in rows] == ["stable:2", "budget:3"]
     assert rows[1]["mean_loops"] == 3
     assert 2 <= rows[0]["mean_loops"] <= 6
-    table = answer(capsys, "eval", "edit-distance/looped-r10", *flags)
+    table = answer(capsys, "eval", "lcs/words-looped-r20", *flags)
     assert "mean loops" in table
     assert "stable:2" in table
 
@@ -156,4 +156,4 @@ def test_eval_command_compares_rules(capsys):
     ids=" ".join,
 )  # fmt: skip
 def test_eval_command_with_a_mistake_says_so_in_one_line(flags, capsys):
-    complaint(capsys, "eval", "edit-distance/looped-r10", *flags)
+    complaint(capsys, "eval", "lcs/words-looped-r20", *flags)

@@ -114,7 +114,7 @@ def test_train_stopped_by_a_signal_saves_a_checkpoint(tmp_path):
 
 def signalled(monkeypatch, *numbers: int) -> list[int]:
     """Signals reach this process in the first batch of every validation, which is then counted."""
-    measure, batches = evaluation._measure, []
+    measure, batches = evaluation.measure, []
 
     def measured(*arguments):
         batches.append(1)
@@ -122,7 +122,7 @@ def signalled(monkeypatch, *numbers: int) -> list[int]:
             signal.raise_signal(number)
         return measure(*arguments)
 
-    monkeypatch.setattr(evaluation, "_measure", measured)
+    monkeypatch.setattr(evaluation, "measure", measured)
     return batches
 
 
@@ -315,7 +315,7 @@ def test_init_from_an_unfinished_run_warns(tmp_path, capsys):
         assert capsys.readouterr().err == (f"looped: {tmp_path / name} {said}" if said else "")
 
 
-@pytest.mark.parametrize("name", ["edit-distance/looped-r10", "edit-distance"])
+@pytest.mark.parametrize("name", ["edit-distance/looped-r50", "edit-distance"])
 def test_init_from_a_shipped_model_uses_its_weights(name, tmp_path):
     shipped = looped.load(name)
     config = replace(shipped.config, train=tiny(train={"init_from": name}).train)
@@ -325,8 +325,8 @@ def test_init_from_a_shipped_model_uses_its_weights(name, tmp_path):
     # The run and its folder are those of the model, however it was called.
     whole = replace(config, train=config.train.override(init_from=shipped.name))
     assert (started.config, started.folder.path) == (whole, Path("runs") / whole.folder_name)
-    with pytest.raises(InputError, match="did you mean 'edit-distance/looped-r10'"):
-        Trainer(tiny(train={"init_from": "edit-distance/looped-r1"}), tmp_path / "run", quiet=True)
+    with pytest.raises(InputError, match="did you mean 'edit-distance/looped-r50'"):
+        Trainer(tiny(train={"init_from": "edit-distance/looped-r5"}), tmp_path / "run", quiet=True)
 
 
 def test_continue_from_a_finished_run_keeps_its_optimizer_state(tmp_path):

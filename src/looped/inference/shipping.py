@@ -39,7 +39,7 @@ from looped.utils.files import read_sealed, save
 from looped.utils.stats import INTERVAL_DEVIATIONS, fisher_exact
 from looped.utils.version import __version__
 
-MAX_TOTAL_BYTES = 40_000_000  # of all models: a package should stay quick to install
+MAX_TOTAL_BYTES = 36_000_000  # of all models: a package should stay quick to install
 
 # Two measurements agree unless chance alone would set them as far apart less than once in a thousand times.
 LEAST_PROBABILITY = 0.001
