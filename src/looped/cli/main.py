@@ -37,6 +37,7 @@ VERBS = {
         "inspect RUN", "look inside a trained run: state, continuity and modulation per loop", "inspect:inspect"
     ),
     "models": Verb("models", "list, check and pack trained models; a model's name can stand for RUN", "models:models"),
+    "export": Verb("export RUN", "write a trained run for Hugging Face or as ONNX", "export:export"),
     "demo": Verb("demo", "write a page that runs the shipped models in a browser, and open it", "demo:demo"),
     "data": Verb("data VERB", "show, write, check and summarise a task's examples", "data:data"),
     "check": Verb("check PATH", "verify every file of a run, of results, a data set or a model", "check:check"),

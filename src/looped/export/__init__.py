@@ -1,0 +1,1 @@
+"""Trained models outside the package: Hugging Face folders and ONNX files."""
