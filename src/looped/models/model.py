@@ -157,7 +157,8 @@ class LoopModel(ShapedModule):
             return
         require(len(shape) == 2, f"inputs: expected token ids of shape (batch, seq), got {shape}")
         require(not inputs.is_floating_point(), f"inputs: expected integer token ids, got {inputs.dtype}")
-        if inputs.device.type == "cpu":  # on a GPU this check would synchronise
+        # On a GPU this check would synchronise, and a compiled graph cannot depend on values.
+        if inputs.device.type == "cpu" and not torch.compiler.is_compiling():
             low, high = int(inputs.min()), int(inputs.max())
             is_token = low >= 0 and high < size
             require(is_token, f"inputs: expected token ids in 0..{size - 1}, got {low if low < 0 else high}")

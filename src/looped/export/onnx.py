@@ -1,0 +1,147 @@
+"""Write a trained run as one ONNX file that takes the number of loops as an input. Needs the extra `export`.
+
+The loops are an ONNX `Loop`, so one file serves any number of loops. Weights and matmuls are in float32, because
+onnxruntime has no bfloat16 matmul on a CPU. After writing, the file is run in onnxruntime and compared with PyTorch.
+"""
+
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from looped.inference import Run
+from looped.models import LoopModel
+from looped.training.evaluation import EVALUATION_SEED
+from looped.training.schedules import trained_size
+from looped.utils.errors import InputError, require
+
+if TYPE_CHECKING:
+    import onnxruntime  # pyright: ignore[reportMissingImports]
+
+TOLERANCE = 1e-3
+"""largest difference between the scores of onnxruntime and of PyTorch"""
+
+
+class LoopsAsInput(nn.Module):
+    """A model whose number of loops is a tensor, so that `torch.export` keeps the loop instead of unrolling it."""
+
+    def __init__(self, model: LoopModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor, num_loops: Tensor) -> Tensor:
+        """Return the answer after `num_loops` loops, which has no axes."""
+        from torch._higher_order_ops.while_loop import while_loop
+
+        model, stack = self.model, self.model.stack
+        embeddings = model.embed(inputs)
+
+        def is_unfinished(loop: Tensor, state: Tensor) -> Tensor:
+            return loop < num_loops
+
+        def next_loop(loop: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+            prepared = stack.prepare_times(self._time(loop, num_loops)[None], embeddings.shape[1])
+            return loop + 1, stack.loop(state, embeddings, prepared, 0)
+
+        start = torch.zeros((), dtype=torch.int64, device=inputs.device), stack.start(embeddings).clone()
+        _, state = while_loop(is_unfinished, next_loop, start)
+        return model.read_out(state)
+
+    def _time(self, loop: Tensor, num_loops: Tensor) -> Tensor:
+        """Return the time of a loop, as `loop_times` does for all loops at once."""
+        config, time = self.model.config, loop.to(self.model.stack.count_dtype)
+        if config.extrapolation == "clamp":
+            return time.clamp(max=config.num_loops - 1)
+        if config.extrapolation == "rescale":
+            return time * (config.num_loops / num_loops.clamp(min=config.num_loops))
+        return time
+
+
+def export_program(run: Run) -> torch.export.ExportedProgram:
+    """Return a run as a program of `torch.export`, for any batch size and, for texts, any length."""
+    model = run.with_precision("float32").model.cpu().requires_grad_(False)
+    example = _example(run, batch=2)
+    batch, seq = torch.export.Dim("batch", min=1, max=4096), torch.export.Dim("seq", min=2, max=1 << 16)
+    free_length = model.stack.causal and model.config.positions in ("none", "sinusoidal", "rotary")
+    axes = {0: batch, 1: seq} if free_length else {0: batch}
+    with torch.no_grad(), _quiet():
+        return torch.export.export(
+            LoopsAsInput(model), (example, torch.tensor(model.config.num_loops)), dynamic_shapes=(axes, None)
+        )
+
+
+def export_file(run: Run, path: Path) -> float:
+    """Write a run as an ONNX file and return the largest difference of its scores from PyTorch's.
+
+    Raise InputError, and write nothing, if onnxruntime gives other answers.
+    """
+    require(
+        run.model.config.block != "standard", "run: expected a looped model, because loops are an input of the file"
+    )
+    try:
+        import onnxruntime  # pyright: ignore[reportMissingImports] # noqa: F401
+        import onnxscript  # pyright: ignore[reportMissingImports] # noqa: F401
+    except ImportError as error:
+        missing = f"{error.name}: expected the extra `export`, got none"
+        raise InputError(f"{missing}. Run pip install 'looped[export]'.") from None
+    require(path.parent.is_dir(), f"out: expected a folder that exists, got {path.parent}")
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as folder:
+        part = Path(folder) / path.name
+        with _quiet():
+            program = torch.onnx.export(
+                export_program(run), dynamo=True, input_names=["inputs", "num_loops"], output_names=["scores"],
+                verbose=False,
+            )  # fmt: skip
+            assert program is not None
+            program.save(str(part), external_data=False)
+        largest = largest_difference(run, part)
+        require(largest <= TOLERANCE, f"{run.name}: expected scores within {TOLERANCE}, got {largest:.1e}")
+        part.replace(path)
+    return largest
+
+
+def largest_difference(run: Run, path: Path) -> float:
+    """Return the largest difference between onnxruntime and PyTorch at 1, the trained and twice the trained loops."""
+    session, precise = open_session(path), run.with_precision("float32").model.cpu()
+    inputs, trained, largest = _example(run, batch=3), run.config.model.num_loops, 0.0
+    for num_loops in (1, trained, 2 * trained):
+        (scores,) = session.run(None, {"inputs": inputs.numpy(), "num_loops": np.array(num_loops)})
+        with torch.no_grad():
+            expected = precise(inputs, num_loops).numpy()
+        largest = max(largest, float(np.abs(scores - expected).max()))
+    return largest
+
+
+def open_session(path: Path) -> "onnxruntime.InferenceSession":
+    """Return an onnxruntime session on the CPU."""
+    import onnxruntime  # pyright: ignore[reportMissingImports]
+
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def _example(run: Run, batch: int) -> Tensor:
+    """Return inputs like a test example, drawn without the task's data where they come with the weights."""
+    if run.stored_example is not None:
+        return torch.from_numpy(run.stored_example.inputs[:1]).repeat_interleave(batch, dim=0)
+    examples = run.task.sample(EVALUATION_SEED, "test", range(batch), trained_size(run.config))
+    return torch.from_numpy(examples.inputs)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what the exporters log and warn about their own parts."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
