@@ -45,10 +45,11 @@ fmt: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The documentation as a site, site/index.html. A broken link is an error.
+# The documentation with the demo as a site, site/index.html. A broken link is an error.
 docs: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/zensical build --clean --strict
+	$(BIN)/looped demo --out site/demo --no-open
 
 bench: setup
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

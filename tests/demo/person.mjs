@@ -106,6 +106,13 @@ const visits = {
     await page.until(noteSays("words", "empty"));
     await page.click("#panel-words .toolbar button"); // a new pair
     await page.until(`${loopOf("words")} > 0`);
+    const cards = `document.querySelectorAll("#panel-words .cards .card").length`;
+    assert.equal(await page.evaluate(cards), 1);
+    await page.click("#compare-words");
+    await page.until(`${cards} === 2 && !document.querySelector("#panel-words .note").innerText`);
+    await page.until(`${loopOf("words")} > 0`);
+    await page.click("#compare-words");
+    await page.until(`${cards} === 1`);
   },
 
   async countdown(page) {

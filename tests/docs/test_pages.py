@@ -78,6 +78,11 @@ def test_links_lead_to_files_and_headings(page):
         assert not anchor or anchor in anchors(other), target
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "docs"], ids=page_id)
+def test_links_of_the_site_do_not_leave_it(page):
+    assert [target for target in links(page) if target.startswith("..")] == []
+
+
 def test_readme_fits_on_a_few_screens():
     assert len(README.read_text().splitlines()) <= 150
 

@@ -98,6 +98,14 @@ document.getElementById("share").addEventListener("click", async ({ currentTarge
   }, 1500);
 });
 
+// Inside another page, such as the documentation: offer more room.
+const ownWindow = document.getElementById("own-window");
+ownWindow.hidden = window.parent === window;
+ownWindow.addEventListener("click", () => {
+  ownWindow.href = link();
+});
+ownWindow.href = location.href.split("#")[0];
+
 const root = document.documentElement;
 try {
   const theme = localStorage.getItem("theme");

@@ -165,6 +165,24 @@ class WordsCard {
   }
 }
 
+const isAlike = (a, b) => a.loops === b.loops && a.config.task.length === b.config.task.length;
+const bestFirst = (models) => [...models].sort((a, b) => (b.test?.value ?? 0) - (a.test?.value ?? 0));
+
+/** Return the best of the models that read the shortest words: people type such words first. */
+function modelForShortWords(models) {
+  const least = Math.min(...models.map(({ config }) => shortestTrained(config.task)));
+  return bestFirst(models.filter(({ config }) => shortestTrained(config.task) === least))[0];
+}
+
+/** Return two models of different blocks for the same words and loops: this model and its partner if it has one. */
+function twoAlike(models, entry) {
+  for (const each of [entry, ...bestFirst(models)]) {
+    const partner = bestFirst(models).find((other) => other.block !== each.block && isAlike(other, each));
+    if (partner) return [each, partner];
+  }
+  return [entry];
+}
+
 export class WordsTab {
   task = "edit-distance";
   cards = [];
@@ -190,7 +208,8 @@ export class WordsTab {
     this.note = el("p.note", { role: "status" });
     this.fill = el("button", { type: "button", onclick: () => this.fillUp() }, "Fill up");
     this.switch = menu("Task", Object.entries(TASKS_OF_WORDS), this.task, (task) => this.setTask(task));
-    this.room = el("div.cards.two");
+    this.compare = el("input", { type: "checkbox", id: "compare-words", onchange: () => this.setCompared() });
+    this.room = el("div.cards");
     this.table = el("canvas.table", { role: "img" });
     this.alignment = el("div.alignment", { tabindex: 0, role: "img" });
     this.explain = el("p.soft");
@@ -201,6 +220,7 @@ export class WordsTab {
         this.switch,
         el("button", { type: "button", onclick: () => this.drawNew() }, "New pair"),
         this.fill,
+        el("label.switch", { for: "compare-words" }, this.compare, " Two models"),
       ),
       el("div.words", {}, this.first, this.second),
       this.note,
@@ -266,14 +286,13 @@ export class WordsTab {
   setTask(task, names = [], words = null) {
     this.task = task;
     this.switch.value = task;
-    const models = modelsOf(task),
-      known = names.filter((name) => registry.get(name)?.task === task);
-    const byBlock = (block) =>
-      models
-        .filter((entry) => entry.block === block)
-        .sort((a, b) => shortestTrained(a.config.task) - shortestTrained(b.config.task))[0]?.name;
-    const chosen = known.length ? known : [...new Set([byBlock("looped"), byBlock("modulated")].filter(Boolean))];
-    this.#build(chosen.length ? chosen : [models[0].name]);
+    const known = names.filter((name) => registry.get(name)?.task === task);
+    this.#build(known.length ? known : [modelForShortWords(modelsOf(task)).name]);
+    this.#begin(words);
+  }
+
+  /** Show the words of a link, the words that everybody knows if the model reads such short ones, or a new pair. */
+  #begin(words = null) {
     if (words) {
       [this.first.value, this.second.value] = words;
       this.run(true);
@@ -283,11 +302,21 @@ export class WordsTab {
     } else this.drawNew(!calm());
   }
 
+  /** Add a model of the other block, or take it away. A model without a counterpart gives way to two that are alike. */
+  setCompared() {
+    const { entry } = this.cards[0];
+    if (!this.compare.checked) this.#build([entry.name]);
+    else this.#build(twoAlike(modelsOf(this.task), entry).map(({ name }) => name));
+    if (this.compare.checked && this.cards[0].entry !== entry) this.#begin();
+    else this.run(false);
+  }
+
   #build(names) {
     this.cards.forEach((card) => card.close());
     this.cards = names.map((name) => new WordsCard(this, registry.get(name)));
     this.room.replaceChildren(...this.cards.map((card) => card.element));
     this.room.classList.toggle("two", this.cards.length === 2);
+    this.compare.checked = this.cards.length === 2;
     this.player.setTrained(
       Math.max(...this.cards.map(({ entry }) => entry.loops)),
       Math.max(...this.cards.map(({ entry }) => mostLoops(entry))),
