@@ -100,7 +100,7 @@ def evaluate(arguments: list[str]) -> None:
 
 
 def _split_flags(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments without and with the flags of the task."""
+    """Split the arguments into those of the command and those that change the task."""
     own: list[str] = []
     of_task: list[str] = []
     current = own

@@ -51,7 +51,7 @@ def train(arguments: list[str]) -> None:
     )
     show(encode(result), f"{result.folder}: {text}", as_json=parsed.json)
     if interrupted is not None:
-        raise interrupted  # so that a script does not go on as after a success
+        raise interrupted  # exit with an error, so that a script does not use an unfinished run
 
 
 def _parse(arguments: list[str]) -> tuple[Any, "RunConfig"]:

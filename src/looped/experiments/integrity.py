@@ -1,4 +1,4 @@
-"""Check every file of a run, a results folder, a data set or a model against its hashes and its meaning."""
+"""Check every file of a run, a results folder, a data set or a model: its hash and whether its content is valid."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass

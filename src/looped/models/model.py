@@ -46,7 +46,7 @@ class LoopModel(ShapedModule):
         self.to(self.stack.dtype)
 
     def extra_repr(self) -> str:
-        """Return what goes in and what comes out, and the shapes of both ends."""
+        """Return the inputs, the answers and the number of parameters, for `print(model)`."""
         spec = self.spec
         if spec.kind == "tokens":
             ends = f"tokens from a vocabulary of {spec.input_size:,}, {spec.output_size:,} classes"

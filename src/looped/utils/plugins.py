@@ -18,7 +18,7 @@ from typing import Any
 from looped.utils.errors import InputError, closest, require
 
 VARIABLE = "LOOPED_PLUGINS"
-"""names plugins as PATH does, with colons between them (semicolons on Windows)"""
+"""environment variable with all plugins, separated as in PATH: by colons, or by semicolons on Windows"""
 
 _LOADED: dict[str, ModuleType] = {}  # absolute path or module name -> module
 _REGISTERED: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def outside_items() -> Iterator[tuple[str, Any]]:
 
 def find(what: str, name: str) -> Any:
     """Return the registered or plugged-in class or function of a name. Raise InputError if there is none."""
-    found = dict(reversed([*outside_items()]))  # what was registered comes first and counts
+    found = dict(reversed([*outside_items()]))  # registered items come first, and the first of a name wins
     if name not in found:
         raise InputError(f"{what}: unknown name {name!r}{closest(name, found)}{HINT}", field=what)
     return found[name]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # importing these would load torch, which is not needed here
 
 SECONDS_PER_LOOP = 0.15
 LONGEST_SECONDS = 5.0
-"""longest time of all loops together, unless a delay is chosen"""
+"""longest duration of the whole animation, unless a delay is chosen"""
 
 SURE, LIKELY = 0.9, 0.5
 STYLES = {"given": "bold", "sure": "green", "likely": "yellow", "unsure": "bright_black", "against the rules": "red"}

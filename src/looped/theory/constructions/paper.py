@@ -117,8 +117,9 @@ class Composition:
     ) -> None:
         """Add the memorizer's start to its rows in loop n+N.
 
-        An `idle` row needs no hidden units: it starts at 0, is never read, or starts like the row named for it. Its
-        units clear the rows of Step 2, which would otherwise keep multiplying the sequence id by B in every loop.
+        An `idle` row needs no hidden units for its start: it starts at 0, is never read, or starts like the row named
+        for it. The units saved clear the rows of Step 2, which would otherwise multiply the sequence id by B in every
+        loop.
         """
         grid, layer = self.grid, self.layer
         theta = grid.cells + grid.tokens

@@ -1,4 +1,4 @@
-"""`memorize(labels, variant)`: one of the memorizers of Step 3 alone, called with an id."""
+"""Build one of the memorizers of Step 3 by itself: `memorize(labels, variant)` returns a function of an id."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
