@@ -1,18 +1,18 @@
-"""The backward pass of the activation together with both of its products, in one kernel.
+"""The backward pass of the activation and both of its matmuls in one kernel.
 
-z = n W_in^T + b_in and g = dy W_back stand side by side in registers, where active = act(z), slope = g act'(z) and the
-sums of slope over tokens are computed from them. Neither z nor g is ever in memory.
+The kernel computes z = n W_in^T + b_in and g = dy W_back in registers, and from them active = act(z), slope = g act'(z)
+and the sums of slope over tokens. Neither z nor g goes to memory.
 
 How the data moves. A program keeps 128 hidden channels of both matrices in shared memory (128 KB) and goes through the
-tokens in tiles of 128, 64 for each of its two warpgroups. One warp a warpgroup copies n and dy to a ring of three boxes
-of 64 tokens and 128 channels (16 KB each): two boxes of n and two of dy for each tile. The warpgroups take turns: one
-multiplies while the other computes and stores what follows its products. A thread holds 2 of every 8 columns of a
-product, so the matrices' channels are stored in an order (`interleaved`) that makes its columns 8 in a row of memory:
-one wide store.
+tokens in tiles of 128, 64 for each of its two warpgroups. One warp per warpgroup copies n and dy to a ring of three
+boxes of 64 tokens and 128 channels (16 KB each): two boxes of n and two of dy for each tile. The warpgroups take turns:
+one multiplies while the other one computes and stores its results. A thread holds 2 of every 8 columns of a result.
+Therefore the hidden channels are stored in an order (`interleaved`) that puts 8 columns of a thread side by side in
+memory, for one wide store.
 """
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
-# It takes a kernel for the Python function that it is written as.
+# pyright does not understand @gluon.jit.
 
 from typing import NamedTuple
 
@@ -27,15 +27,15 @@ from looped.kernels.gluon_common import attempt as attempt
 from looped.kernels.reference import Activation, LayerWeights
 
 DIM, PIECE, TILE = 256, 128, 128
-"""the width that the kernel is written for, hidden channels of a program, and tokens of a tile"""
+"""model width of the kernel, hidden channels of a program, and tokens of a tile"""
 SUMS = 8
 """rows of sums that a program writes, one for each warp that computes"""
 BOXES = gl.constexpr(3)
-"""of n and dy that a warpgroup has in shared memory"""
+"""boxes of n and dy that a warpgroup has in shared memory"""
 
 
 class Interleaved(NamedTuple):
-    """The matrices and the bias of all loops, (loop, ...) or (1, ...), their hidden channels in the kernel's order."""
+    """Matrices and bias of all loops, (loop, ...) or (1, ...), with the hidden channels in the order of the kernel."""
 
     w_in: Tensor
     b_in: Tensor
@@ -43,16 +43,16 @@ class Interleaved(NamedTuple):
 
 
 def interleaved(weights: LayerWeights) -> Interleaved:
-    """Return the weights of all loops in the order that the kernel reads them in."""
+    """Return the weights of all loops in the order of the kernel."""
     channels = torch.arange(weights.w_in.shape[-2], device=weights.w_in.device)
-    # Of 32 channels, a thread computes 2 of every 8; here they are the 8 that it stores.
+    # A thread computes 2 of every 8 channels. This order makes them the 8 that it stores.
     order = channels // 32 * 32 + channels // 2 % 4 * 8 + channels // 8 % 4 * 2 + channels % 2
     w_in, b_in, w_back = weights.w_in, weights.b_in, weights.w_back
     return Interleaved(w_in[:, order], b_in[:, order], w_back[:, :, order].contiguous())
 
 
 def covers(weights: LayerWeights, tokens: int, device: torch.device) -> bool:
-    """Return whether the kernel can run, and is written for a layer of this shape; it counts in 31 bits."""
+    """Return whether the kernel can run and supports a layer of this shape. Offsets must fit in 31 bits."""
     *_, ff_dim, dim = weights.w_in.shape
     fits = weights.w_in.dtype == torch.bfloat16 and dim == DIM and ff_dim % PIECE == 0 and tokens * ff_dim < 2**31
     return fits and num_multiprocessors(device) >= ff_dim // PIECE
@@ -67,9 +67,9 @@ def activation_products(
     normed: Tensor, grad: Tensor, weights: Interleaved, active: Tensor, slope: Tensor, sums: Tensor, *, loop: int,
     activation: Activation,
 ) -> None:  # fmt: skip
-    """Write act(z), the gradient of z, and its sums over some of the tokens each, as the first rows of `sums`.
+    """Write act(z), the gradient of z, and partial sums of that gradient over the tokens, the first rows of `sums`.
 
-    `normed` is what the layer starts from in a loop, and `grad` the gradient of what it adds to the state.
+    `normed` is the input of the layer in this loop, and `grad` the gradient of its output.
     """
     tokens, ff_dim = active.shape
     groups = _groups(tokens, ff_dim, active.device)
@@ -81,13 +81,13 @@ def activation_products(
 
 
 def _groups(tokens: int, ff_dim: int, device: torch.device) -> int:
-    """Return how many programs share the tiles, for each piece of the hidden channels."""
+    """Return how many programs share the tiles of each piece of the hidden channels."""
     return min(num_multiprocessors(device) // (ff_dim // PIECE), -(-tokens // TILE))
 
 
 @gluon.jit
 def _in_order(x, LAYOUT: gl.constexpr):
-    """Return (64, 128) with its columns as memory has them; they stay in their threads."""
+    """Return (64, 128) with its columns in the order of memory. They stay in their threads."""
     x = gl.permute(gl.reshape(x, [64, 4, 4, 4, 2]), [0, 1, 3, 2, 4])
     return gl.convert_layout(gl.reshape(x, [64, 128]), LAYOUT)
 
@@ -110,7 +110,7 @@ def _release(ring, which, box):
 
 @gluon.jit
 def _compute(which, ring, work, matrices, turns, places, FF: gl.constexpr, KIND: gl.constexpr):
-    """Go through 64 tokens of every tile of this program."""
+    """Compute 64 tokens of every tile of this program."""
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
     OUT: gl.constexpr = gl.DistributedLinearLayout(
         [[0, 1], [0, 2], [0, 4], [8, 0], [0, 32], [0, 64]], [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
@@ -123,7 +123,7 @@ def _compute(which, ring, work, matrices, turns, places, FF: gl.constexpr, KIND:
     rows = which * 64 + gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
     columns = piece * 128 + gl.arange(0, 128, layout=gl.SliceLayout(0, OUT))
     zero = gl.zeros([64, 128], gl.float32, MMA)
-    # Rows that one thread holds, the only ones that it can add up by itself: 2 of the 64.
+    # A thread adds up the 2 of 64 rows that it holds.
     total = gl.sum(gl.reshape(zero, [4, 2, 8, 128]), axis=1)
     box, turn = 0, which
     mbarrier.wait(matrices_full, 0)
@@ -147,7 +147,7 @@ def _compute(which, ring, work, matrices, turns, places, FF: gl.constexpr, KIND:
         grad = warpgroup_mma_wait(0, (grad,))
         _release(ring, which, box + 2)
         _release(ring, which, box + 3)
-        slope *= grad  # of tokens that are not there, 0
+        slope *= grad  # 0 for tokens outside
         total += gl.sum(gl.reshape(slope, [4, 2, 8, 128]), axis=1)
         gl.store(slope_ptr + at, _in_order(slope.to(gl.bfloat16), OUT), mask=there)
         box += 4
@@ -162,7 +162,7 @@ def _compute(which, ring, work, matrices, turns, places, FF: gl.constexpr, KIND:
 
 @gluon.jit
 def _load_boxes(which, ring, work, matrices, sources):
-    """Copy the boxes of a warpgroup in the order in which it takes them; the first of these warps also the matrices."""
+    """Copy the boxes of a warpgroup in the order in which it uses them. The first such warp copies the matrices."""
     piece, first, tiles, step = work
     w_in, w_back, matrices_full = matrices
     n_box, grad_box, in_box, back_box = sources

@@ -1,15 +1,14 @@
 """The backward pass of attention over 65 to 128 tokens, heads of 64 channels.
 
-How the data moves. A program of one warpgroup has one head of one sequence. It copies queries, keys, values and the
-gradient of what the head attended to into shared memory (16 KB each), as two tiles of 64 tokens. The scores are
-computed twice: by queries, which gives their gradient and what they attend to, and by keys, which gives the gradients
-of keys and values. So the left factor of every product is in registers or as it was copied, and nothing is transposed
-on the way. Results leave through a stage of 8 KB. 73 KB and 168 registers a thread let three programs share a
-multiprocessor.
+How the data moves. A program of one warpgroup computes one head of one sequence. It copies queries, keys, values and
+the gradient of the head's output to shared memory (16 KB each), as two tiles of 64 tokens. The scores are computed
+twice: by queries, for their gradient and the head's output, and by keys, for the gradients of keys and values. So the
+left factor of every matmul is in registers or in shared memory as it was copied, and nothing is transposed. Results
+leave through a buffer of 8 KB. With 73 KB and 168 registers per thread, three programs share a multiprocessor.
 """
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
-# It takes a kernel for the Python function that it is written as.
+# pyright does not understand @gluon.jit.
 
 import torch
 from torch import Tensor
@@ -40,11 +39,11 @@ from looped.kernels.triton_common import Angles
 HEAD = 64
 SCALE = gl.constexpr(HEAD**-0.5)
 POWER = gl.constexpr(HEAD**-0.5 * 1.4426950408889634)
-"""of 2 in a softmax: the scale of the scores times log2(e)"""
+"""factor of the scores in powers of 2: the scale of attention times log2(e)"""
 
 
 def covers(qkv: Tensor, *, num_heads: int, seq_len: int) -> bool:
-    """Return whether the kernel is written for heads of this shape, and can run."""
+    """Return whether the kernel can run and supports heads of this shape."""
     fits = qkv.dtype == torch.bfloat16 and qkv.shape[1] == 3 * num_heads * HEAD and SHORTEST <= seq_len <= LONGEST
     return fits and num_multiprocessors(qkv.device) > 0
 
@@ -53,7 +52,7 @@ def attend_backward(
     qkv: Tensor, grad: Tensor, angles: Angles | None, *, num_heads: int, seq_len: int, causal: bool, out: Tensor,
     mixed: Tensor, rotated: bool,
 ) -> None:  # fmt: skip
-    """Do what `triton_attention.attend_backward` does."""
+    """Write the same as `triton_attention.attend_backward`."""
     rows = 64 if seq_len < LONGEST else 128
     boxes = box_of(qkv, rows, 64), box_of(grad, rows, 64), box_of(out, 64, 64), box_of(mixed, 64, 64)
     _attend_backward[(len(qkv) // seq_len * num_heads,)](
@@ -68,7 +67,7 @@ def _copy_tiles(box, token, column, full, tiles, SEQ: gl.constexpr):
     if SEQ < 128:
         copy_in(box, [token, column], full, tiles.slice(0, 64))
         copy_in(box, [token + SEQ - 64, column], full, tiles.slice(64, 64))
-    else:  # one copy leaves the compiler enough registers, two do not
+    else:  # one copy, because with two the compiler runs out of registers
         copy_in(box, [token, column], full, tiles)
 
 
@@ -83,7 +82,7 @@ def _rotate_tiles(tiles, angles_ptr, seq_len):
 
 @gluon.jit
 def _put(x, stage, box, row, column):
-    """Write to memory by way of the stage, which may still be on its way."""
+    """Write to memory through the buffer `stage`, once its last contents have left."""
     tma.store_wait(0)
     stage.store(x.to(gl.bfloat16))
     fence_async_shared()
@@ -92,7 +91,7 @@ def _put(x, stage, box, row, column):
 
 @gluon.jit
 def _rotated_back(grad, angles_ptr, start, ROTARY: gl.constexpr, LAYOUT: gl.constexpr):
-    """Return the gradient of queries or keys as they were before rotation and scale."""
+    """Return the gradient of queries or keys before rotation and scale."""
     if ROTARY:
         cos, sin = load_angles(angles_ptr, start, LAYOUT)
         return rotate(grad, cos, sin, LAYOUT)

@@ -1,11 +1,11 @@
-"""Helpers of the Gluon kernels, and the names of Gluon that differ between versions of Triton.
+"""Helpers of the Gluon kernels, and the names that differ between versions of Triton.
 
-Gluon is experimental. Every kernel in it has a Triton kernel or a library call that computes the same: `attempt` says
-whether a launch succeeded, and the caller takes the other path where it did not.
+Gluon is experimental, so every Gluon kernel has a Triton kernel or a library call that computes the same. `attempt`
+returns whether a launch succeeded, and the caller falls back if it did not.
 """
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
-# It takes a kernel for the Python function that it is written as.
+# pyright does not understand @gluon.jit.
 
 import sys
 from collections.abc import Callable
@@ -22,16 +22,16 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 copy_out = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
-# A sequence of 65 to 128 tokens is two tiles: its first 64 tokens, and its last 64. Tokens in the middle of a shorter
-# one are in both tiles, and computed twice, with equal results; `pairs_seen` has them attended to once.
+# A sequence of 65 to 128 tokens is two tiles: its first 64 tokens and its last 64. Below 128 tokens, the tiles overlap.
+# Tokens in both are computed twice, with equal results, and `pairs_seen` counts them once in attention.
 SHORTEST, LONGEST = 65, 128
 HOPPER = 9
-"""compute capability of the GPUs that have the instructions in these kernels"""
+"""compute capability of the GPUs with the instructions of these kernels"""
 _failed: set[str] = set()
 
 
 def attempt(purpose: str, launch: Callable[[], object]) -> bool:
-    """Launch a kernel and return True, or print one line and return False where it does not compile or start."""
+    """Launch a kernel and return True. If it does not compile or start, print one line and return False."""
     if purpose in _failed:
         return False
     try:
@@ -51,7 +51,7 @@ def attempt(purpose: str, launch: Callable[[], object]) -> bool:
 
 @cache
 def num_multiprocessors(device: torch.device) -> int:
-    """Return how many programs of a kernel run at once, one per multiprocessor; 0 where the kernels cannot run."""
+    """Return the number of multiprocessors, each of which runs one program; 0 if the kernels cannot run."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != HOPPER:
         return 0
     return torch.cuda.get_device_properties(device).multi_processor_count
@@ -126,8 +126,9 @@ def rotate(x, cos, sin, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def pairs_seen(start, seq_len, CAUSAL: gl.constexpr, BY_KEY: gl.constexpr, LAYOUT: gl.constexpr):
-    """Return which pairs of 64 queries, from place `start` on, and all 128 keys count: every token of the other kind
-    once, and causal no later keys. With BY_KEY, the rows are keys and the columns queries."""
+    """Return which pairs of 64 queries, from position `start` on, and 128 keys count.
+
+    Every key counts once, and with CAUSAL no later one does. With BY_KEY, rows are keys and columns are queries."""
     columns = gl.arange(0, 128, layout=gl.SliceLayout(0, LAYOUT))
     places = gl.where(columns < 64, columns, columns - (128 - seq_len))
     seen = ((columns < 64) | (places >= 64))[None, :]

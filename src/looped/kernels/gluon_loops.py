@@ -1,25 +1,25 @@
 """All loops of a block in one launch: the state of a sequence never leaves its multiprocessor.
 
-How the data moves. A program takes one sequence of 65 to 128 tokens after the other. Each of its two warpgroups holds
-64 tokens: their state is a 64 x 256 sum of float32 numbers, in the registers that the tensor cores add products to, and
-stays there through all loops. A sublayer starts with the norm of the state, which goes to shared memory in bfloat16 (32
-KB a warpgroup). One more warp copies the matrices of the loop, which fit in the L2 cache, to shared memory in boxes of
-32 KB, two of each kind at a time. A thin box is 64 rows of a matrix that is applied to the norm (W_qkv, W_in). A wide
-box is 64 columns of a matrix whose product is added to the state (W_out, W_back).
+How the data moves. A program works on one sequence of 65 to 128 tokens at a time. Each of its two warpgroups holds 64
+tokens. Their state, 64 x 256 float32 numbers, stays through all loops in the registers that the tensor cores add to. A
+sublayer starts with the normed state, which goes to shared memory in bfloat16 (32 KB per warpgroup). Another warp
+copies the matrices of the loop from the L2 cache to shared memory in boxes of 32 KB, two of each kind at a time. A thin
+box is 64 rows of a matrix that is applied to the normed state (W_qkv, W_in). A wide box is 64 columns of a matrix whose
+product is added to the state (W_out, W_back).
 
-Attention takes one head after the other. Both warpgroups write the keys and values of their tokens to shared memory (32
-KB for both), where each of them reads all 128. Queries, weights and what the head attends to stay in registers. The
-feed-forward layer takes 64 hidden channels at a time, and computes the activation of one chunk while the tensor cores
-add the chunk before it to the state.
+Attention works on one head at a time. Both warpgroups write the keys and values of their tokens to shared memory (32 KB
+for both), and each reads all 128 tokens from there. Queries, attention weights and the head's output stay in registers.
+The feed-forward layer works on 64 hidden channels at a time. It computes the activation of one chunk while the tensor
+cores add the previous chunk to the state.
 
-The second warpgroup of a shorter sequence has its last 64 tokens, as `gluon_common.py` says.
+In a shorter sequence, the second warpgroup has the last 64 tokens (`gluon_common.py`).
 
-With KEEP the kernel is the forward pass of training, and also writes what the backward pass reads: both norms, one over
-both root mean squares, and queries, keys (rotated) and values.
+With KEEP the kernel is the forward pass of training and also writes what the backward pass reads: both normed states,
+the inverse of both RMS values, and queries, keys (rotated) and values.
 """
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
-# It takes a kernel for the Python function that it is written as.
+# pyright does not understand @gluon.jit.
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -53,32 +53,32 @@ from looped.kernels.reference import RMS_EPSILON, Activation, LayerWeights
 from looped.kernels.triton_common import Angles
 
 DIM, HEAD, FF_STEP = 256, 64, 256
-"""the width and the size of a head that the kernel is written for, and what the hidden width is a multiple of"""
+"""model width and head size of the kernel, and a divisor of the hidden width"""
 EPSILON = gl.constexpr(RMS_EPSILON)
 POWER = gl.constexpr(HEAD**-0.5 * 1.4426950408889634)
-"""of 2 in a softmax: the scale of the scores times log2(e)"""
+"""factor of the scores in powers of 2: the scale of attention times log2(e)"""
 
 
 class Kept(NamedTuple):
     """The tensors that a backward pass reads."""
 
     norms: Tensor
-    """(2, loops, tokens, dim): what attention and the feed-forward layer start from"""
+    """(2, loops, tokens, dim): normed inputs of attention and of the feed-forward layer"""
     inverses: Tensor
-    """(2, loops, tokens): one over the root mean squares"""
+    """(2, loops, tokens): inverse RMS of both inputs"""
     qkv: Tensor
     """(loops, tokens, 3 * dim); queries and keys are rotated"""
 
 
 def covers(weights: LayerWeights, *, num_heads: int, seq_len: int, tokens: int) -> bool:
-    """Return whether the kernel is written for a block of this shape; it counts a state's numbers in 31 bits."""
+    """Return whether the kernel supports a block of this shape. Offsets must fit in 31 bits."""
     shape = weights.w_qkv.dtype, weights.w_qkv.shape[-1], num_heads
     fits = weights.w_in.shape[-2] % FF_STEP == 0 and SHORTEST <= seq_len <= LONGEST and tokens * DIM < 2**31
     return fits and shape == (torch.bfloat16, DIM, DIM // HEAD)
 
 
 def share_busy(tokens: int, seq_len: int, device: torch.device) -> float:
-    """Return the share of a full GPU's tokens that are there while sequences run in rounds, one a multiprocessor."""
+    """Return the share of the GPU's token places that are used, with one sequence per multiprocessor and round."""
     programs = num_multiprocessors(device)
     return 0.0 if programs == 0 else tokens / (-(-tokens // seq_len // programs) * programs * LONGEST)
 
@@ -97,15 +97,15 @@ def run_loops(
 ) -> None:
     """Write the states (tokens, dim) after the loops in `states`, in order, one launch for each.
 
-    Weights have an axis of loops in front, of length 1 where all loops share them. The first loop starts from x; every
-    later one starts from the last state plus `inject`. Angles rotate neighbouring channels, as in `paired`.
+    Weights are (loop, ...), or (1, ...) if all loops share them. The first loop starts from x, and every later one from
+    the last state plus `inject`. The angles rotate neighbouring channels, as in `paired`.
     """
     sequences, loops_axis = len(x) // seq_len, (kept.norms.shape[1] if kept is not None else 1)
     w_qkv, w_out, w_in, b_in, w_back, b_back = weights
     boxes = box_of(w_qkv, 64, 256), box_of(w_out, 256, 64), box_of(w_in, 64, 256), box_of(w_back, 256, 64)
     steps = [table.shape[-2] if len(table) > 1 else 0 for table in (w_qkv, w_out, w_in, w_back)]
     bias_steps = [table.shape[-1] if len(table) > 1 else 0 for table in (b_in, b_back)]
-    # Without KEEP the kernel does not touch these; they only have to be there.
+    # Without KEEP the kernel does not touch these tensors, but needs some argument.
     norms, inverses, qkv = kept or (w_out, x, w_qkv.view(-1, 3 * DIM))
     places = box_of(norms, 64, 256), box_of(qkv, 64, 64), qkv, inverses, loops_axis
     grid = (min(sequences, num_multiprocessors(x.device)),)
@@ -132,7 +132,7 @@ def _activate(z, KIND: gl.constexpr):
 
 @gluon.jit
 def _put_norm(x, norm, norms_box, row, inverse_ptr, KEEP: gl.constexpr):
-    """Write x over its root mean square to shared memory, where the tensor cores read it."""
+    """Write x divided by its RMS to shared memory, where the tensor cores read it."""
     inverse = gl.rsqrt(gl.sum(x * x, axis=1) * (1.0 / 256) + EPSILON)
     if KEEP:
         tma.store_wait(0)
@@ -145,7 +145,7 @@ def _put_norm(x, norm, norms_box, row, inverse_ptr, KEEP: gl.constexpr):
 
 @gluon.jit
 def _product(left, ring, box, LAYOUT: gl.constexpr):
-    """Start the product of (64, 256) with a thin box, once the box is there."""
+    """Start the matmul of (64, 256) with a thin box, as soon as the box has arrived."""
     boxes, full, _ = ring
     mbarrier.wait(full.index(box & 1), (box >> 1) & 1)
     zero = gl.zeros([64, 64], gl.float32, LAYOUT)
@@ -154,7 +154,7 @@ def _product(left, ring, box, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def _added(left, ring, box, x):
-    """Start adding the product of (64, 64) with a wide box to the state, once the box is there."""
+    """Start adding the matmul of (64, 64) with a wide box to the state, as soon as the box has arrived."""
     boxes, full, _ = ring
     mbarrier.wait(full.index(box & 1), (box >> 1) & 1)
     return warpgroup_mma(left, boxes.index(box & 1).permute((1, 0)), x, is_async=True)
@@ -162,7 +162,7 @@ def _added(left, ring, box, x):
 
 @gluon.jit
 def _release(ring, box):
-    """Let the next box come to where this one was."""
+    """Free the memory of a box for the next one."""
     _, _, empty = ring
     mbarrier.arrive(empty.index(box & 1), count=1)
 
@@ -172,7 +172,7 @@ def _compute(
     which, data, trace, work, memory, FF: gl.constexpr, KIND: gl.constexpr, CAUSAL: gl.constexpr, SHORT: gl.constexpr,
     ROTARY: gl.constexpr, INJECT: gl.constexpr, KEEP: gl.constexpr,
 ):  # fmt: skip
-    """All loops of 64 tokens of every sequence of this program."""
+    """Compute all loops of 64 tokens of every sequence of this program."""
     x_ptr, state_ptr, inject_ptr, angles_ptr, b_in_ptr, b_back_ptr, b_in_step, b_back_step = data
     norms_box, qkv_box, qkv_ptr, inverses_ptr, kept_loops = trace
     sequences, seq_len, first_loop, end_loop = work
@@ -180,7 +180,7 @@ def _compute(
     WIDE: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 256, 16])
     HALF: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
     THIN: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16])
-    # A product's result is the next one's left factor, without leaving the registers.
+    # The result of a matmul is the left factor of the next one, without leaving the registers.
     LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=WIDE, k_width=2)
     LEFT_HALF: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=HALF, k_width=2)
     LEFT_THIN: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=THIN, k_width=2)
@@ -202,7 +202,7 @@ def _compute(
             _put_norm(x, norm, norms_box, row, inverses_ptr + t * tokens + rows, KEEP)
             for head in range(4):
                 box = head * 3
-                if ROTARY:  # long before they are needed
+                if ROTARY:  # early, so that they have arrived when they are needed
                     cos, sin = load_angles(angles_ptr, start, THIN)
                 key = _product(norm, thin, box, THIN)
                 value = _product(norm, thin, box + 1, THIN)
@@ -222,7 +222,7 @@ def _compute(
                     copy_out(qkv_box, [row, 256 + head * 64], keys.slice(which * 64, 64))
                     copy_out(qkv_box, [row, 512 + head * 64], values.slice(which * 64, 64))
                 mbarrier.arrive(ready, count=1)
-                if ROTARY:  # once more: registers are too few to keep them
+                if ROTARY:  # again, because there are too few registers to keep them
                     cos, sin = load_angles(angles_ptr, start, THIN)
                 query = _product(norm, thin, box + 2, THIN)
                 query = warpgroup_mma_wait(0, (query,))
@@ -267,7 +267,7 @@ def _compute(
                 x = _added(hidden, wide, chunk - 1, x)
                 coming = warpgroup_mma_wait(1, (coming,))
                 _release(thin, chunk)
-                coming = _activate(coming + bias[None, :], KIND)  # while the other product is under way
+                coming = _activate(coming + bias[None, :], KIND)  # while the other matmul runs
                 x, coming = warpgroup_mma_wait(0, (x, coming))
                 _release(wide, chunk - 1)
                 hidden = gl.convert_layout(coming.to(gl.bfloat16), LEFT)
@@ -289,10 +289,10 @@ def _load_box(matrix, row, column, ring, box):
 
 @gluon.jit
 def _load_matrices(matrices, steps, work, thin, wide, FF: gl.constexpr):
-    """Copy the boxes in the order in which `_compute` takes them.
+    """Copy the boxes in the order in which `_compute` uses them.
 
-    The boxes of a kind are counted from 0 in every sublayer. Each sublayer has an even number of pairs of them, so the
-    barriers' phases begin anew as well.
+    The boxes of a kind are numbered from 0 in every sublayer. Each sublayer has an even number of pairs of boxes, so
+    the phases of the barriers start anew, too.
     """
     w_qkv, w_out, w_in, w_back = matrices
     qkv_step, out_step, in_step, back_step = steps

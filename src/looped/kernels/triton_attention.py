@@ -1,10 +1,10 @@
-"""Attention of short sequences: one program per sequence and head, everything between its inputs and outputs on chip.
+"""Attention of short sequences: one program per sequence and head, with everything between input and output on chip.
 
-Longer sequences take PyTorch's own attention, which works through the keys in blocks.
+Longer sequences use PyTorch's attention, which works through the keys in blocks.
 """
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
-# It takes a kernel for the Python function that it is written as.
+# pyright does not understand @triton.jit.
 
 from functools import cache, partial
 from typing import NamedTuple
@@ -25,24 +25,28 @@ LONGEST = 128
 MIDDLE_LONGEST = 128
 """tokens up to which longer sequences take `triton_blocked_attention.py`"""
 SIZES = (16, 32, 64)
-"""of a head: a product needs 16, and larger heads would not fit beside the scores"""
+"""supported head sizes: a matmul needs 16, and larger heads do not fit beside the scores"""
 WARPS = 8
-"""of a program; on an H200, 4 or 16, fewer registers, several heads, and blocks of queries were all slower"""
+"""warps of a program; on an H200, 4 or 16 warps, fewer registers, several heads or blocks of queries were slower"""
 BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""for long sequences, the fastest on an H200 first"""
+"""PyTorch's implementations for long sequences, the fastest one on an H200 first"""
 
 
 class Attended(NamedTuple):
-    """What attention made: `mixed` (tokens, dim), and for long sequences what PyTorch needs for its gradient."""
+    """The output of attention."""
 
     mixed: Tensor
+    """(tokens, dim)"""
     heads: tuple[Tensor, ...] = ()
+    """queries, keys and values of long sequences, which PyTorch differentiates"""
     whole: Tensor | None = None
+    """output of PyTorch's attention, with its graph"""
 
 
 def paired(dim: int, num_heads: int, device: torch.device) -> Tensor:
-    """The order of (3 * dim) channels in which those that a rotation turns together, a half of a head apart by its
-    definition, are neighbours: so they come into one thread's registers."""
+    """Return the order of (3 * dim) channels in which the pairs of a rotation are neighbours.
+
+    By its definition they are half a head apart. As neighbours they are in the registers of one thread."""
     half = dim // num_heads // 2
     pairs = torch.arange(2 * dim, device=device).view(2 * num_heads, 2, half).transpose(1, 2).flatten()
     return torch.cat((pairs, torch.arange(2 * dim, 3 * dim, device=device)))
@@ -51,8 +55,10 @@ def paired(dim: int, num_heads: int, device: torch.device) -> Tensor:
 def attend(
     qkv: Tensor, rotation: Rotation | None, *, num_heads: int, seq_len: int, causal: bool, keep: bool
 ) -> Attended:
-    """What the heads attend to. With a rotation, the channels are `paired`. Queries and keys of long sequences are
-    rotated in place; with `keep`, what their backward pass needs is kept."""
+    """Return the output of the heads. With a rotation, the channels of `qkv` are `paired`.
+
+    Queries and keys of long sequences are rotated in place. With `keep`, the result has what a backward pass needs.
+    """
     tokens, dim = len(qkv), qkv.shape[1] // 3
     size = dim // num_heads
     if _fits(qkv, num_heads, seq_len):
@@ -80,9 +86,9 @@ def attend_backward(
     qkv: Tensor, attended: Attended | None, grad: Tensor, rotation: Rotation | None, *, num_heads: int, seq_len: int,
     causal: bool, out: Tensor, mixed: Tensor, rotated: bool = False, angles: Angles | None = None,
 ) -> None:  # fmt: skip
-    """From the gradient of what the heads attend to, write that of qkv to `out`; `mixed` gets what they attend to.
+    """Write the gradient of `qkv` to `out`, given `grad`, that of the heads' output, and the output to `mixed`.
 
-    Queries and keys may be `rotated` already. Whoever calls this often has the rotation's `angles` at hand.
+    Queries and keys may be `rotated` already. `angles` are those of the rotation, for callers that have them.
     """
     tokens, dim = mixed.shape
     size = dim // num_heads
@@ -119,14 +125,14 @@ def _is_blocked(qkv: Tensor, num_heads: int, seq_len: int) -> bool:
 
 def _fits(qkv: Tensor, num_heads: int, seq_len: int) -> bool:
     size, rows = qkv.shape[1] // 3 // num_heads, _rows(seq_len)
-    # Of the backward pass: queries, keys, values, gradients and what is on its way, and the weights.
+    # Shared memory of the backward pass: queries, keys, values, gradients, results on their way, and the weights.
     needed = (8 * rows * size + rows * rows) * qkv.element_size()
     return seq_len <= LONGEST and size in SIZES and needed <= _shared_memory(qkv.device)
 
 
 @cache
 def _shared_memory(device: torch.device) -> float:
-    """Bytes that one program can have."""
+    """Return the bytes of shared memory that one program can use."""
     if device.type != "cuda":
         return float("inf")
     return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
@@ -138,7 +144,7 @@ def _rows(seq_len: int) -> int:
 
 @triton.jit
 def _load_turned(at, inside, cos, sin, ROTARY: tl.constexpr, PRECISION: tl.constexpr):
-    """A head's channels, pairs of them turned by their positions' angles."""
+    """Load a head's channels, with their pairs rotated by the positions' angles."""
     x = tl.load(at, mask=inside, other=0.0)
     if ROTARY:
         if PRECISION == "widened":
@@ -150,7 +156,7 @@ def _load_turned(at, inside, cos, sin, ROTARY: tl.constexpr, PRECISION: tl.const
 
 @triton.jit
 def _store_unturned(at, grad, inside, cos, sin, ROTARY: tl.constexpr):
-    """The gradient before the turn, from that after it."""
+    """Store the gradient before the rotation, given the one after it."""
     if ROTARY:
         grad = turn(grad, cos.to(tl.float32), -sin.to(tl.float32))
     tl.store(at, grad.to(at.dtype.element_ty), mask=inside)
@@ -167,7 +173,7 @@ def _angles(cos_ptr, sin_ptr, places, inside, HALF: tl.constexpr, ROTARY: tl.con
 
 @triton.jit
 def _weights(query, key, places, seq_len, softmax_scale, CAUSAL: tl.constexpr, PRECISION: tl.constexpr):
-    """Softmax over the keys that are there."""
+    """Return the softmax over the keys inside the sequence."""
     scores = dot(query, tl.trans(key), None, PRECISION)
     seen = (places < seq_len)[None, :]
     if CAUSAL:
@@ -209,7 +215,7 @@ def _attend_backward(
     tokens = (tl.program_id(0).to(tl.int64) * seq_len + places)[:, None]
     dtype = qkv_ptr.dtype.element_ty
     cos, sin = _angles(cos_ptr, sin_ptr, places, inside, SIZE // 2, ROTARY)
-    # One head: a loop's loads go past the registers, of which there are too few (an eighth faster on an H200).
+    # A loop over one head, because the loads of a loop bypass the scarce registers (an eighth faster on an H200).
     for head in tl.range(tl.program_id(1), tl.program_id(1) + 1, num_stages=2):
         channels = (head * SIZE + tl.arange(0, SIZE))[None, :]
         at, at_mixed = tokens * (3 * DIM) + channels, tokens * DIM + channels

@@ -1,9 +1,9 @@
-"""All loops of a block as one differentiable function: matrix products, and one pass over memory between two of them.
+"""All loops of a block as one differentiable function: matmuls, and one pass over memory between two of them.
 
-The weights are tied and the modulation depends on the loop alone, so it is folded into the matrices of each loop: what
-runs is a plain pre-norm block whose matrices change from loop to loop. The forward pass keeps what the matrices are
-applied to, and what the backward pass would otherwise have to multiply again. Each loop of the backward pass leaves the
-operands of its weights' gradients, which are multiplied for several loops at once (`triton_weight_grads.py`).
+The modulation depends on the loop only, so it is folded into the matrices of each loop. What runs is a plain pre-norm
+block whose matrices change from loop to loop. The forward pass keeps the inputs of the matrices, and results that the
+backward pass would otherwise have to compute again. Each loop of the backward pass leaves the operands of its weight
+gradients, which are multiplied for several loops at once (`triton_weight_grads.py`).
 """
 
 from collections import deque
@@ -40,20 +40,20 @@ from looped.kernels.triton_weight_grads import Gradients, Operands
 
 
 class LoopPlan(NamedTuple):
-    """What a pass over the loops is, apart from its tensors."""
+    """The settings of a pass over the loops."""
 
     num_loops: int
     read: tuple[int, ...]
-    """loops, from 0 and in order, whose states are wanted: the last one among them"""
+    """loops whose states are returned, from 0 and in order; the last loop is among them"""
     num_heads: int
     causal: bool
     activation: Activation
     compute_dtype: torch.dtype
     rotation: Rotation | None
     remat: int = 0
-    """keep the state of every so many loops alone, and compute the rest again; 0: keep what is needed"""
+    """number of loops between two states that are kept; 0 keeps everything that the backward pass reads"""
     growth_limit: float | None = None
-    """of the gradient of each loop's state, as in `reference.limit_growth`"""
+    """limit on the growth of each example's gradient, as in `reference.limit_growth`"""
     float8: bool = False
     """multiply with 8-bit factors where the matrices are large (`float8.py`)"""
 
@@ -66,13 +66,13 @@ def fused_loops(
     feed_forward: Modulation,
     layers: Sequence[Sequence[Tensor]],
 ) -> tuple[Tensor, ...]:
-    """The states (batch, seq, dim) after the loops `plan.read`.
+    """Return the states (batch, seq, dim) after the loops `plan.read`.
 
-    x is what the first loop starts from; `inject` is added to what every later one starts from. Modulations hold tables
-    (loop, layer, dim), `layers` the `LayerWeights` of each layer.
+    The first loop starts from x, and every later one from the last state plus `inject`. Modulations hold tables (loop,
+    layer, dim), and `layers` the `LayerWeights` of each layer.
     """
     tensors = [x, inject, *attention, *feed_forward, *(tensor for weights in layers for tensor in weights)]
-    if not torch.is_grad_enabled():  # a Function is told which inputs want a gradient, but not that nobody will ask
+    if not torch.is_grad_enabled():  # needs_input_grad ignores no_grad
         tensors = [None if tensor is None else tensor.detach() for tensor in tensors]
     return _FusedLoops.apply(plan, *tensors)
 
@@ -86,7 +86,7 @@ class _InFloat8(NamedTuple):
 
 
 class _Folded:
-    """A layer's matrices with the modulation in them, (loop, ...) in the precision of the products."""
+    """A layer's matrices with the modulation folded in, (loop, ...), in the precision of the matmuls."""
 
     def __init__(
         self, weights: LayerWeights, attention: Modulation, feed: Modulation, dtype: torch.dtype, *, float8: bool
@@ -112,11 +112,11 @@ class _Folded:
 
     @property
     def tables(self) -> LayerWeights:
-        """All loops' weights, (loop, ...) or (1, ...) where all loops share them."""
+        """Return the weights of all loops, (loop, ...), or (1, ...) if all loops share them."""
         return LayerWeights(*(getattr(self, name) for name in LayerWeights._fields))
 
     def qkv_bias(self, t: int) -> Tensor | None:
-        """What a shift in front of the matrix amounts to."""
+        """Return the shift behind the matrix that equals the modulation's shift in front of it."""
         return None if self.b_qkv is None else _row(self.b_qkv, t)
 
 
@@ -130,7 +130,7 @@ def _row(table: Tensor, t: int) -> Tensor:
 
 
 class _Norms:
-    """What the sublayers of one layer start from in several loops."""
+    """The normed inputs of one layer's sublayers in several loops."""
 
     def __init__(self, loops: range, x: Tensor, dtype: torch.dtype) -> None:
         self.first = loops.start
@@ -146,18 +146,18 @@ class _Norms:
 
 
 class _Made(NamedTuple):
-    """What one layer in one loop keeps for its backward pass, beside what its sublayers start from."""
+    """The tensors that one layer in one loop keeps for its backward pass, except for its normed inputs."""
 
     qkv: Tensor
     attended: Attended | None
     z: Tensor | None
-    """what the activation is applied to, unless it is cheaper to multiply again"""
+    """pre-activation, or None if it is cheaper to compute it again"""
     rotated: bool = False
-    """whether the queries and keys are kept as they were rotated"""
+    """True if queries and keys are kept after their rotation"""
 
 
 class _Trace(NamedTuple):
-    """What several loops keep."""
+    """The tensors that several loops keep for their backward pass."""
 
     loops: range
     norms: list[_Norms]
@@ -168,29 +168,29 @@ class _Trace(NamedTuple):
 
 ATTENTION, FEED_FORWARD = 0, 1
 NARROW = 256
-"""Up to this width a product of the feed-forward layer takes no longer than one pass over what it makes: there the
-backward pass multiplies again what the activation was applied to."""
+"""Up to this width, a matmul of the feed-forward layer takes no longer than writing and reading its result, so the
+backward pass computes the pre-activation again."""
 BUSY_FOR_ANSWERS, BUSY_FOR_TRAINING = 0.45, 0.6
-"""share of the GPU from which on one launch for all loops is faster than one per operation (`gluon_loops.share_busy`;
-on an H200, from 60 and 80 sequences of 128 tokens on)"""
+"""share of the GPU (`gluon_loops.share_busy`) above which one launch for all loops is faster than one per operation; on
+an H200, 60 and 80 sequences of 128 tokens"""
 BUSY_FOR_FEED_FORWARD = float("inf")
-"""share of the GPU's multiprocessors from which on the feed-forward layer's backward pass is one launch
-(`gluon_feed_forward.share_busy`)"""
+"""share of the multiprocessors (`gluon_feed_forward.share_busy`) above which the feed-forward layer's backward pass is
+one launch"""
 FEWEST_TOKENS = 2**12
-"""from which on the backward pass of the activation is one launch (`gluon_activation.py`)"""
+"""tokens of a batch above which the activation's backward pass is one launch (`gluon_activation.py`)"""
 HALVED_TOKENS = 2**16
-"""from which on answers are computed in two halves"""
+"""tokens of a batch above which inference runs in two halves"""
 
 
 class _Pass:
-    """The loops of one forward or backward pass, on flat (tokens, dim) states."""
+    """One forward and backward pass over the loops, on flat (tokens, dim) states."""
 
     def __init__(
         self, plan: LoopPlan, x: Tensor, inject: Tensor | None, rest: Sequence[Tensor | None], *, differentiated: bool
     ) -> None:
         self.plan = plan
         self.with_z = differentiated and (x.shape[2] > NARROW or plan.float8)
-        """whether what the activation is applied to is kept"""
+        """True if the pre-activation is kept"""
         self.inject = None if inject is None else _flat(inject).to(plan.compute_dtype)
         self.tables = Modulation(*rest[:3]), Modulation(*rest[3:6])
         flat = [tensor for tensor in rest[6:] if tensor is not None]
@@ -212,7 +212,7 @@ class _Pass:
         self.heads: dict[str, Any] = {"num_heads": plan.num_heads, "seq_len": x.shape[1], "causal": plan.causal}
 
     def in_order(self, weights: LayerWeights) -> LayerWeights:
-        """Rows of queries and keys as attention wants them."""
+        """Return the weights with the rows of queries and keys in the order of the attention kernels."""
         return weights if self.order is None else weights._replace(w_qkv=weights.w_qkv.index_select(0, self.order))
 
     def in_first_order(self, weights: LayerWeights) -> LayerWeights:
@@ -224,8 +224,11 @@ class _Pass:
         self, x: Tensor, loops: range, trace: _Trace | None = None, *, states: Mapping[int, Tensor] = {},
         starts: Container[int] = (),
     ) -> Iterator[Tensor | None]:  # fmt: skip
-        """Write the states after the loops that `states` has a place for; yield, after each loop, what the next one
-        starts from where that is among `starts`. A backward pass needs the trace."""
+        """Run the loops, and write the states after the loops in `states`.
+
+        Yield, after each loop, what the next one starts from if it is among `starts`, and None otherwise. A backward
+        pass needs the trace.
+        """
         plan, last_layer = self.plan, len(self.folded) - 1
         reused = _Norms(range(1 if trace is None else 0), x, plan.compute_dtype)
         # One of each is enough, whatever is kept: only the next sublayer reads them.
@@ -256,7 +259,7 @@ class _Pass:
                 state = states.get(t) if last else None
                 start = torch.empty_like(x) if last and t + 1 in starts else None
                 if follows is None and state is None and start is None:
-                    continue  # the end of loops that are computed again: what follows them is known
+                    continue  # the last of some loops that are computed again
                 inject = self.inject if last and t + 1 < plan.num_loops else None
                 w_back = _in_loop(folded, "w_back", t)
                 if z is None:
@@ -279,8 +282,10 @@ class _Pass:
         return float8_product(Scaled(normed.eighth, scale), in_float8, bias)
 
     def answers(self, x: Tensor, states: Mapping[int, Tensor]) -> None:
-        """Write the states, and keep nothing. Sequences never mix: while one half of them waits for memory, the other
-        one can multiply."""
+        """Write the states and keep nothing.
+
+        Large batches run as two halves side by side, so that one half can multiply while the other waits for memory.
+        """
         if self.in_one_launch(x, states):
             return
         loops, seq_len = range(self.plan.num_loops), self.heads["seq_len"]
@@ -295,8 +300,8 @@ class _Pass:
         side_by_side([partial(_exhaust, half) for half in halves], x.device)
 
     def in_one_launch(self, x: Tensor, states: Mapping[int, Tensor], trace: _Trace | None = None) -> bool:
-        """Do what `forward` does, for all loops, by the kernel for that; return False, having done nothing, where it
-        is slower or does not cover the block."""
+        """Run all loops by the kernel for that. Return False, having done nothing, if it is slower or does not support
+        the block."""
         gluon, plan, seq_len = gluon_kernels("loops"), self.plan, self.heads["seq_len"]
         if gluon is None or plan.float8 or len(self.folded) > 1 or self.folded[0].b_qkv is not None:
             return False
@@ -320,7 +325,7 @@ class _Pass:
         return done
 
     def part(self, rows: slice) -> "_Pass":
-        """The same for some of the tokens."""
+        """Return the same pass for some of the tokens."""
         part = copy(self)
         part.inject = None if self.inject is None else self.inject[rows]
         return part
@@ -336,10 +341,10 @@ class _Pass:
         self, t: int, trace: _Trace, gradients: Gradients, rest: Tensor | None, further: Tensor | None,
         grad_inject: Tensor | None, whole: Tensor,
     ) -> None:  # fmt: skip
-        """Turn the gradient of loop t's state into that of what it started from, and add `further`.
+        """Compute the gradient of loop t's input, given that of its state, and add `further`.
 
-        Each application finds its gradient among its operands, the rest of the digits in `rest`; that of what the first
-        loop started from goes to `whole`.
+        Each layer reads and writes gradients among the operands, with their cut-off bits in `rest`. The gradient of the
+        first loop's input goes to `whole`.
         """
         made = trace.made.pop()  # its memory can be used again
         for layer in reversed(range(len(self.folded))):
