@@ -4,6 +4,7 @@ Whatever a file holds, a command ends with exit code 0, or with exit code 2 and 
 """
 
 import copy
+import gzip
 import json
 import random
 import shutil
@@ -23,6 +24,11 @@ _VALUES: tuple[Any, ...] = (
     float("inf"), "", "a", "\ud800", "\0", "..", "/dev/null", "é" * 300, [], [[]], {}, {"name": 1}, [0] * 40, "1",
 )  # fmt: skip
 
+_TASKS = {
+    "edit-distance": ["--task.length", "6"], "lcs": ["--task.length", "6"], "sudoku": ["--task.side", "4"],
+    "countdown": [], "decision-tree": ["--task.dims", "2", "--task.points", "3"],
+}  # fmt: skip
+
 Make = Callable[[Path, random.Random], list[str]]
 """writes a mutated file into a folder and returns the command that reads it"""
 
@@ -30,8 +36,8 @@ Make = Callable[[Path, random.Random], list[str]]
 def mutate(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
     """Mutate every kind of file many times."""
     shares = {
-        "config": 0.3, "record": 0.2, "checkpoint state": 0.1, "safetensors header": 0.1, "data set": 0.1,
-        "puzzle file": 0.1, "text": 0.02, "shipped weights": 0.08,
+        "config": 0.25, "record": 0.15, "checkpoint state": 0.1, "safetensors header": 0.1, "data set": 0.1,
+        "puzzle file": 0.1, "own examples": 0.1, "text": 0.02, "shipped weights": 0.08,
     }  # fmt: skip
     makers = _makers(target)
     for name, share in shares.items():
@@ -60,8 +66,8 @@ def _makers(target: Target) -> dict[str, Make]:
     if not base.exists():
         base.mkdir()
         _run(target, [*training(target).command], base)
-        _run(target, ["data", "build", "edit-distance", "--task.length", "6", "--size", "4", "--out", "d.jsonl"], base)
-        _run(target, ["data", "build", "sudoku", "--task.side", "4", "--size", "4", "--out", "s.jsonl"], base)
+        for task, settings in _TASKS.items():
+            _run(target, ["data", "build", task, *settings, "--size", "4", "--out", f"{task}.jsonl"], base)
         _write_puzzles(base)
         paper = ["paper", "run", "table1", "--scale", "smoke", "--cells", "ED40:looped r=1", "--workers", "1"]
         _run(target, [*paper, "--root", "runs", "--results", "none"], base)
@@ -74,6 +80,7 @@ def _makers(target: Target) -> dict[str, Make]:
         "safetensors header": lambda here, draws: _in_checkpoint(here, run, draws, header=True),
         "data set": lambda here, draws: _data(here, base, draws),
         "puzzle file": lambda here, draws: _puzzles(here, base, draws),
+        "own examples": lambda here, draws: _examples(here, base, draws),
         "text": _text,
         "shipped weights": lambda here, draws: _weights(here, shipped[0], draws),
     }
@@ -88,7 +95,7 @@ def _run(target: Target, command: list[str], folder: Path) -> None:
 def _write_puzzles(base: Path) -> None:
     """Write a puzzle file out of the data set's examples, whatever its fields are called."""
     rows = []
-    for line in (base / "s.jsonl").read_text().splitlines()[1:]:
+    for line in (base / "sudoku.jsonl").read_text().splitlines()[1:]:
         boards = [value for value in json.loads(line).values() if isinstance(value, str) and len(value) == 16]
         rows.append(",".join(boards[:2]))
     (base / "p.csv").write_text("puzzle,solution\n" + "".join(f"{row}\n" for row in rows))
@@ -128,7 +135,7 @@ def _with_header(data: bytes, draws: random.Random) -> bytes:
 
 
 def _data(here: Path, base: Path, draws: random.Random) -> list[str]:
-    lines = (base / draws.choice(("d.jsonl", "s.jsonl"))).read_bytes().splitlines(keepends=True)
+    lines = (base / draws.choice(("edit-distance.jsonl", "sudoku.jsonl"))).read_bytes().splitlines(keepends=True)
     place = draws.randrange(len(lines))
     lines[place] = mutated(lines[place], draws, json_like=True)
     (here / "d.jsonl").write_bytes(b"".join(lines))
@@ -139,6 +146,39 @@ def _puzzles(here: Path, base: Path, draws: random.Random) -> list[str]:
     (here / "p.csv").write_bytes(mutated((base / "p.csv").read_bytes(), draws, json_like=False))
     flags = ["--task.side", "4", "--task.file", "HERE/p.csv", "--size", "1"]
     return ["data", "sample", "sudoku", *flags]
+
+
+def _examples(here: Path, base: Path, draws: random.Random) -> list[str]:
+    """Write examples of a task as JSON lines or as CSV, one of them mutated, and sample from them."""
+    task = draws.choice(sorted(_TASKS))
+    header, *lines = (base / f"{task}.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    if draws.random() < 0.4:
+        cells = [list(rows[0]), *([json.dumps(value) for value in row.values()] for row in rows)]
+        lines, name = [",".join('"' + cell.replace('"', '""') + '"' for cell in row) for row in cells], "own.csv"
+    else:
+        lines, name = [*[header] * draws.randrange(2), *lines], "own.jsonl"
+    place = draws.randrange(len(lines))
+    data = [line.encode() for line in lines]
+    data[place] = mutated(data[place], draws, json_like=name == "own.jsonl")
+    whole = b"\n".join(data) + b"\n"
+    if draws.random() < 0.1:
+        whole, name = mutated(gzip.compress(whole), draws, json_like=False), f"{name}.gz"
+    (here / name).write_bytes(whole)
+    role = ["--task.file-role", draws.choice(("split", "test"))]
+    return [
+        "data",
+        "sample",
+        task,
+        *_TASKS[task],
+        "--task.file",
+        f"HERE/{name}",
+        "--size",
+        "1",
+        "--split",
+        "test",
+        *role,
+    ]
 
 
 def _text(here: Path, draws: random.Random) -> list[str]:

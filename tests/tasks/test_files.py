@@ -73,6 +73,8 @@ def test_rows_are_split_by_content_and_all_are_used(task, tmp_path):
         ("edit-distance", {"first": "abcab"}, "second: expected a column"),
         ("edit-distance", {"first": "abczb", "second": "abcab"}, "expected only letters"),
         ("lcs", {"first": "abcab", "second": "bbbbb", "answer": "x"}, "answer: expected a int"),
+        ("lcs", {"first": "abcab", "second": "bbbbb", "answer": "--5"}, "answer: expected a int"),
+        ("lcs", {"first": "abcab", "second": "bbbbb", "answer": "\u00b2"}, "answer: expected a int"),
         ("countdown", {"numbers": [2, 3, 4], "target": 24, "solution": "2 * 3 = 6, 6 * 4 = 25"}, "is false"),
         ("countdown", {"numbers": [2, 3], "target": 11, "solution": ""}, "expected numbers that reach"),
         ("decision-tree", {"x": [[0.5, 1.0]], "y": [1.0]}, "y: expected a list of 3 numbers"),

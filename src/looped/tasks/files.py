@@ -4,6 +4,7 @@ import csv
 import gzip
 import hashlib
 import io
+import re
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from looped.utils.errors import InputError, require
 from looped.utils.files import bounded_lines, from_json
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_INTEGER = re.compile(r"\s*-?[0-9]{1,15}\s*")
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def field_of(row: dict[str, Any], name: str, kind: type) -> Any:
     """Return a field of a row as text, an integer or a list. Raise InputError if it is missing or of another type."""
     require(name in row, f"{name}: expected a column of this name, got {', '.join(map(str, row)) or 'none'}"[:200])
     value = row[name]
-    if kind is int and isinstance(value, str) and value.strip().lstrip("-").isdigit() and len(value) < 16:
+    if kind is int and isinstance(value, str) and _INTEGER.fullmatch(value):  # an integer in a CSV is text
         return int(value)
     if kind is list and isinstance(value, str):  # a list in a CSV is JSON
         try:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from looped.utils.errors import InputError
+from looped.utils.errors import InputError, require
 
 LINGER_SECONDS = 3.0
 """time for another rank to print why all fail, because torchrun ends every rank when the first one ends"""
@@ -14,7 +14,13 @@ LINGER_SECONDS = 3.0
 
 def launched_rank() -> int | None:
     """Return the rank that torchrun gave to this process, or None if torchrun did not start it."""
-    return int(os.environ["RANK"]) if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= {*os.environ} else None
+    numbers = ("RANK", "WORLD_SIZE", "MASTER_PORT")
+    if not {*numbers, "MASTER_ADDR"} <= {*os.environ}:
+        return None
+    for name in numbers:
+        value = os.environ[name]
+        require(value.isascii() and value.isdigit(), f"{name}: expected a number in the environment, got {value!r}")
+    return int(os.environ["RANK"])
 
 
 def end_silently() -> NoReturn:
