@@ -119,9 +119,16 @@ def _entry(model: ModelCard, script: str | None) -> dict[str, Any]:
         "heads": model.config.model.num_heads,
         "parameters": model.parameters,
         "test": asdict(model.test),
+        "example": _example(model),
         "config": {"model": config["model"], "task": config["task"]},
         "file": script,
     }
+
+
+def _example(model: ModelCard) -> str | None:
+    """Return the test example that came with a model, as a person types it (None: it is not text)."""
+    task = model.config.task
+    return task.render(model.example.inputs[0]) if task.spec.kind == "tokens" else None
 
 
 def _puzzles() -> dict[str, Any]:

@@ -59,13 +59,21 @@ export class CountdownTab {
     this.#build(registry.get(state.m)?.task === "countdown" ? state.m : models[0].name);
     const given = (state.n ?? "").split(" ").map(Number);
     if (state.n && given.length >= 2) {
-      this.numbers.forEach((input, i) => {
-        input.value = given[i] ?? "";
-      });
-      this.target.value = state.g ?? "";
+      this.#fill(given, state.g ?? "");
       this.run(!state.loop && !calm());
       if (state.loop) this.player.show(Number(state.loop));
+    } else if (this.entry.example) {
+      const shown = this.entry.example.match(/\d+/g); // numbers -> target
+      this.#fill(shown.slice(0, -1), shown.at(-1));
+      this.run(!calm());
     } else this.drawNew(!calm());
+  }
+
+  #fill(numbers, target) {
+    this.numbers.forEach((input, i) => {
+      input.value = numbers[i] ?? "";
+    });
+    this.target.value = target;
   }
 
   state() {
@@ -108,10 +116,7 @@ export class CountdownTab {
 
   drawNew(play = true) {
     const { numbers, target } = drawNumbers(this.entry.config.task, randomBy(Math.random() * 2 ** 32));
-    this.numbers.forEach((input, i) => {
-      input.value = numbers[i] ?? "";
-    });
-    this.target.value = target;
+    this.#fill(numbers, target);
     this.run(play);
   }
 
