@@ -251,6 +251,9 @@ class RuntimeConfig:
     """plain PyTorch, compiled sublayers, or fused kernels (auto: fused on a GPU if they support the model)"""
     remat: int = 0
     """keep only every n-th loop's state for the backward pass and recompute the others (0: keep all)"""
+    shard: bool = False
+    """split weights and optimizer state over the processes of torchrun with FSDP2, for models that do not fit on one
+    GPU (without CUDA graphs, and not with pieces)"""
     num_threads: int | None = None
     """CPU threads of PyTorch (None: PyTorch's choice)"""
     num_workers: int | None = None
@@ -313,6 +316,8 @@ class TrainConfig:
             require_field(count <= MAX_INDEX, name, f"at most {MAX_INDEX}", count)
         divides = self.batch_size % self.accumulation == 0
         require_field(divides, "accumulation", f"a divisor of batch_size = {self.batch_size}", self.accumulation)
+        both = self.pieces is not None and self.runtime.shard
+        require_field(not both, "shard", "false with pieces, because FSDP2 adds gradients in its own order", True)
         pieces = self.pieces or 1
         is_power = pieces & (pieces - 1) == 0 and self.batch_size % pieces == 0
         require_field(is_power, "pieces", f"a power of two that divides batch_size = {self.batch_size}", pieces)

@@ -16,6 +16,7 @@ from looped.config import RunConfig
 from looped.tasks import EditDistance
 from looped.training.distributed import Group, joined
 from looped.training.logger import read_log
+from looped.training.run_folder import RunFolder
 from looped.training.trainer import Interrupted, Trainer
 from tests.training.conftest import tiny
 
@@ -82,8 +83,7 @@ def train_cases(folder: Path, group: Group) -> dict[str, Any]:
 def stop_jointly(folder: Path, group: Group) -> dict[str, Any]:
     """Let the last rank alone reach its time limit, and then get a signal. Return where the run stopped each time."""
     config, is_last = with_pieces(tiny(train={"num_steps": 6})), group.rank == group.size - 1
-    hurried = replace(config, train=config.train.override(max_minutes=1e-9 if is_last else None))
-    first = Trainer(hurried, folder / "stopped", quiet=True, group=group).fit()
+    first = Trainer(hurried(config) if is_last else config, folder / "stopped", quiet=True, group=group).fit()
     trainer = Trainer(config, folder / "stopped", quiet=True, group=group)
     step = trainer.train_step
 
@@ -121,8 +121,52 @@ def take_over(folder: Path, group: Group) -> dict[str, Any]:
     return found
 
 
+def hurried(config: RunConfig, **settings: Any) -> RunConfig:
+    """Return a config whose run stops after every step."""
+    return replace(config, train=config.train.override(max_minutes=1e-9, **settings))
+
+
+MOVED = tiny(train={"num_steps": 5, "ema_decay": 0.9, "spike_factor": 5.0})
+
+
+def move(folder: Path, group: Group) -> dict[str, Any]:
+    """Take a run that one process began one step further as replicas, then one step with shards."""
+    begun = Trainer(hurried(MOVED), folder / "moved", quiet=True, group=group).fit()
+    before = RunFolder(folder / "moved").newest_checkpoint()
+    trainer = Trainer(hurried(MOVED, shard=True), folder / "moved", quiet=True, group=group)
+    assert trainer.resume()
+    own_part = next(trainer.model.parameters()).to_local().numel()  # pyright: ignore[reportAttributeAccessIssue]
+    state = trainer.stepper.state()
+    if group.is_main:
+        for part, tensors in before.parts.items():
+            for name, value in tensors.items():
+                assert torch.equal(state[part][name], value), f"{part} {name} changed when it was sharded"
+    result = Trainer(hurried(MOVED, shard=True), folder / "moved", quiet=True, group=group).fit()
+    return {"steps": [begun.step, result.step], "share": own_part / next(trainer.model.parameters()).numel()}
+
+
+def shard(folder: Path, group: Group) -> dict[str, Any]:
+    """Train with shards: AdamW, and Muon with everything around it. Return the losses."""
+    found = {}
+    for name, config in SHARDED.items():
+        path = folder / f"shard {name}"
+        assert (
+            Trainer(replace(config, train=config.train.override(shard=group.size > 1)), path, quiet=True, group=group)
+            .fit()
+            .finished
+        )
+        found[name] = losses(path) if group.is_main else []
+    return found
+
+
+SHARDED = {
+    "AdamW": tiny(train={"accumulation": 4, "ema_decay": 0.9, "spike_factor": 1.05}),
+    "Muon": tiny(
+        train={**MUON, "spike_factor": 2.0, "loop_schedule": "random", "loop_choices": (1, 3), "supervision": "mean"}
+    ),
+}
 PARTS: dict[str, Callable[[Path, Group], dict[str, Any]]] = {
-    "cases": train_cases, "stop": stop_jointly, "take over": take_over,
+    "cases": train_cases, "stop": stop_jointly, "take over": take_over, "shard": shard, "move": move,
 }  # fmt: skip
 
 

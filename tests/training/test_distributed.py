@@ -6,18 +6,20 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from looped.training.distributed import ALONE, Group, tree_sum
+from looped.training.trainer import Trainer
 from looped.utils.errors import InputError
 from tests.experiments.test_runner import wait_until
 from tests.paths import ROOT
 from tests.training.conftest import tiny
 from tests.training.killed import train_to_the_end
-from tests.training.ranks import CASES, PARTS, with_pieces
+from tests.training.ranks import CASES, MOVED, PARTS, hurried, with_pieces
 
 
 def environment(rank: int, size: int, port: int) -> dict[str, str]:
@@ -59,12 +61,14 @@ def found(tmp_path_factory) -> dict[int, dict[str, Any]]:
     """Return what 1, 2 and 4 processes found. Starting them takes most of the time, so they do everything at once."""
     torch.set_num_threads(1)
     alone = tmp_path_factory.mktemp("alone")
-    results = {1: json.loads(json.dumps({name: PARTS[name](alone, ALONE) for name in PARTS if name != "stop"}))}
+    single = {name: part(alone, ALONE) for name, part in PARTS.items() if name not in ("stop", "move")}
+    results = {1: json.loads(json.dumps(single))}
     for size in (2, 4):
         folder = tmp_path_factory.mktemp(f"ranks-{size}")
-        for code, text in finish_ranks(start_ranks(size, "-m", "tests.training.ranks", str(folder))):
-            assert code == 0, text
-        results[size] = json.loads((folder / "found.json").read_text())
+        Trainer(hurried(MOVED), folder / "moved", quiet=True).fit()
+        ended = finish_ranks(start_ranks(size, "-m", "tests.training.ranks", str(folder)))
+        assert [code for code, _ in ended] == [0] * size, "\n".join(text for _, text in ended)
+        results[size] = json.loads((folder / "found.json").read_text()) | {"folder": str(folder)}
     return results
 
 
@@ -92,6 +96,35 @@ def test_ranks_stop_together_when_one_wants_to(found):
 
 def test_ranks_take_over_weights_and_state_that_rank_0_read(found):
     assert found[1]["take over"] == found[2]["take over"] == found[4]["take over"]
+
+
+@pytest.mark.parametrize(("name", "tolerance"), [("AdamW", 1e-5), ("Muon", 2e-2)])
+def test_shards_train_with_the_losses_of_one_process(found, name, tolerance):
+    curves = [torch.tensor(found[size]["shard"][name]) for size in found]
+    for curve in curves[1:]:
+        torch.testing.assert_close(curve, curves[0], rtol=tolerance, atol=0)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_checkpoints_move_between_one_process_replicas_and_shards(found, size, tmp_path):
+    assert found[size]["move"]["steps"] == [2, 3]
+    assert found[size]["move"]["share"] < 0.8, "nothing was sharded"
+    moved = Trainer(MOVED, Path(found[size]["folder"]) / "moved", quiet=True)
+    assert moved.fit().finished
+    undisturbed = Trainer(MOVED, tmp_path / "undisturbed", quiet=True)
+    undisturbed.fit()
+    for part, tensors in undisturbed.stepper.state().items():
+        for name, value in tensors.items():
+            torch.testing.assert_close(moved.stepper.state()[part][name], value, rtol=1e-3, atol=1e-5)
+
+
+def test_shards_need_several_processes(tmp_path):
+    with pytest.raises(InputError) as caught:
+        Trainer(tiny(train={"shard": True}), tmp_path / "run")
+    assert caught.value.field == "train.shard"
+    with pytest.raises(InputError) as caught:
+        tiny(train={"shard": True, "pieces": 2})
+    assert caught.value.field == "shard"
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4, 8])

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from looped.config import OptimizerConfig
+from looped.training.sharding import part_like, whole
 
 # Weight decay pulls a weight to 0. That is right for a matrix but not for a gain, a bias or a row of a modulation
 # table, whose neutral value is not 0. Some of those are stored as matrices, one row per layer, so the name decides.
@@ -76,9 +77,13 @@ class Optimizer:
         for path, value in state.items():
             part, kind, name = path.split(".", 2)
             if part == "muon":
-                self.muon.momentum[name].copy_(value)
+                self.muon.momentum[name].copy_(part_like(value, self.muon.momentum[name]))
             else:
-                self.adamw.state[self.named[name]][kind] = value.to(self.named[name].device)
+                parameter = self.named[name]
+                is_moment = value.shape == parameter.shape  # the others are counters
+                self.adamw.state[parameter][kind] = (
+                    part_like(value, parameter) if is_moment else value.to(parameter.device)
+                )
 
 
 class Muon:
@@ -104,14 +109,14 @@ class Muon:
                 gradient, momentum = self.parameters[name].grad, self.momentum[name]
                 assert gradient is not None
                 momentum.lerp_(gradient, 1 - config.muon_momentum)
-                directions.append(gradient.lerp(momentum, config.muon_momentum))  # Nesterov momentum
+                directions.append(whole(gradient.lerp(momentum, config.muon_momentum)))  # Nesterov momentum
             rows, columns = directions[0].shape
             # A tall matrix moves its outputs less per unit of learning rate than a wide one.
             scale = -config.muon_learning_rate * max(1.0, rows / columns) ** 0.5
             for name, direction in zip(names, orthogonalise(torch.stack(directions)), strict=True):
                 parameter = self.parameters[name]
                 parameter.mul_(1 - lr_fraction * (config.muon_learning_rate * config.muon_weight_decay))
-                parameter.add_(direction.to(parameter.dtype) * (lr_fraction * scale))
+                parameter.add_(part_like(direction.to(parameter.dtype) * (lr_fraction * scale), parameter))
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:

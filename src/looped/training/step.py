@@ -9,8 +9,9 @@ from looped.models import LoopModel
 from looped.models.engines import Compiled, set_engine
 from looped.models.model import load_weights
 from looped.training.distributed import ALONE, Group, tree_sum
-from looped.training.loss import LARGE_VOCABULARY, TensorBatch, loss_and_answers, objective
+from looped.training.loss import LARGE_VOCABULARY, LossOutput, TensorBatch, loss_and_answers, objective
 from looped.training.optim import Average, Optimizer, SpikeGuard
+from looped.training.sharding import ShardedLoss, part_like, whole
 from looped.utils.errors import require
 from looped.utils.memory import memory_for
 from looped.utils.types import Engine
@@ -26,13 +27,14 @@ class Stepper:
         group.require_fit(config)
         optimizer, runtime = config.optimizer, config.runtime
         self.model, self.config, self.device, self.group = model, config, device, group
+        self.sharded = ShardedLoss(model, self._loss, group) if runtime.shard else None
         self.optimizer = Optimizer(model, optimizer)
         self.average = None if optimizer.ema_decay is None else Average(model, optimizer.ema_decay)
         self.guard = None if optimizer.spike_factor is None else SpikeGuard(optimizer.spike_factor, device)
         self.engine: Engine = set_engine(model.stack, runtime.engine)
         model.stack.remat = runtime.remat
         model.stack.growth_limit = optimizer.growth_limit
-        uses_graph = device.type == "cuda" and self.engine != "eager"
+        uses_graph = device.type == "cuda" and self.engine != "eager" and not runtime.shard
         self._step = self._run_step
         if uses_graph:
             self._step = Replayed(self._run_step, agree=group.all_true)
@@ -60,7 +62,10 @@ class Stepper:
         return outcome
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """Return all tensors that a resumed run needs, by part and name, as a `Checkpoint` stores them."""
+        """Return all tensors that a resumed run needs, by part and name, as a `Checkpoint` stores them.
+
+        If they are sharded, every rank must call this. The whole tensors are then on the CPU of rank 0 alone.
+        """
         parts = {
             "model": {name: value.detach() for name, value in self.model.named_parameters()},
             "optimizer": self.optimizer.state(),
@@ -69,21 +74,30 @@ class Stepper:
             parts["ema"] = dict(self.average.values)
         if self.guard is not None:
             parts["optimizer"]["guard.usual"] = self.guard.usual
-        return parts
+        return parts if self.sharded is None else {part: self._gather(tensors) for part, tensors in parts.items()}
+
+    def _gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return whole tensors, one after the other, so that the GPU holds only one of them."""
+        gathered = ((name, whole(tensor)) for name, tensor in tensors.items())
+        return {name: tensor.cpu() for name, tensor in gathered if self.group.is_main}
 
     def load(self, parts: dict[str, dict[str, Tensor]], origin: str) -> None:
-        """Restore what `state` returned. `origin` names its source in error messages."""
+        """Restore what `state` returned on rank 0. `origin` names its source in error messages."""
         optimizer = {name: tensor.to(self.device) for name, tensor in parts.get("optimizer", {}).items()}
         average = parts.get("ema", {})
         for wanted, part, name in ((self.average, average, "ema.safetensors"), (self.guard, optimizer, "guard.usual")):
             require(wanted is None or bool(part), f"{origin} has no {name}: it was trained with other settings")
-        load_weights(self.model, parts["model"], origin)
+        named = dict(self.model.named_parameters())
+        weights = {
+            name: part_like(value, named[name]) if name in named else value for name, value in parts["model"].items()
+        }
+        load_weights(self.model, weights, origin)
         if self.guard is not None:
             self.guard.usual.copy_(optimizer.pop("guard.usual"))
         self.optimizer.load(optimizer)
         if self.average is not None:
             for name, value in self.average.values.items():
-                value.copy_(average[name])
+                value.copy_(part_like(average[name], value))
 
     def _run_step(self, batch: TensorBatch, num_loops: int) -> tuple[Tensor]:
         outcome = self.gradients(batch, num_loops)
@@ -91,6 +105,7 @@ class Stepper:
         grad_norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), float("inf") if clip_norm is None else clip_norm
         )
+        grad_norm = whole(grad_norm)
         skipped = torch.zeros_like(grad_norm)
         if self.guard is not None:
             accepted = self.guard.accepts(grad_norm)
@@ -112,7 +127,7 @@ class Stepper:
         part_size = max(1, len(batch.inputs) * self.group.size // train.accumulation)
         sums = tree_sum(self._backward(piece, part_size, total_weight, num_loops) for piece in pieces)
         in_tree = train.pieces is not None
-        gradients = self.group.sum(sums[:-1], in_tree=in_tree)
+        gradients = sums[:-1] if self.sharded is not None else self.group.sum(sums[:-1], in_tree=in_tree)
         (totals,) = self.group.sum(sums[-1:], in_tree=in_tree)
         for parameter, gradient in zip(self._with_gradients(), gradients, strict=True):
             parameter.grad = gradient
@@ -123,12 +138,15 @@ class Stepper:
         self.optimizer.zero_grad()
         totals = torch.zeros(2, device=self.device, dtype=torch.float64)
         for part in _split(piece, part_size):
-            output = objective(self.model, part, num_loops, self.config, self._read)
+            output = (self.sharded or self._loss)(part, num_loops)
             weight = part.mask.sum() / total_weight
             (output.loss * weight).backward()
             totals += torch.stack((output.loss.detach(), output.accuracy)).double() * weight
             del output  # free its graph before the next part builds its own
         return [*(parameter.grad for parameter in self._with_gradients()), totals]  # pyright: ignore[reportReturnType]
+
+    def _loss(self, batch: TensorBatch, num_loops: int) -> LossOutput:
+        return objective(self.model, batch, num_loops, self.config, self._read)
 
     def _with_gradients(self) -> list[torch.nn.Parameter]:
         return [parameter for parameter in self.model.parameters() if parameter.grad is not None]

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -111,16 +111,22 @@ class Trainer:
         self._started = time.monotonic()
         is_new = group.from_main(lambda: not self.folder.has_checkpoint())
         origin, previous = config.train.init_from, config.train.continue_from
-        if is_new and origin is not None and group.is_main:
+        if is_new and origin is not None:
             self._load_initial_weights(origin)
         self.stepper = Stepper(self.model, config.train, self.device, group)
-        if is_new and previous is not None and group.is_main:
+        if is_new and previous is not None:
             self._continue_from(RunFolder(previous))
-        if is_new and (origin or previous) is not None:
-            self._take_over_from_main()
 
     def _load_initial_weights(self, origin: str) -> None:
-        """Copy the weights of a shipped model or of another run. Warn if that run is unfinished."""
+        """Copy the weights of a shipped model or of another run."""
+        config, weights = self._read_weights(origin) if self.group.is_main else (self.config, {})
+        config = self.group.from_main(lambda: config)
+        weights = self.group.tensors_from_main({"model": weights})["model"]
+        with self._explaining_mismatch(config):
+            load_weights(self.model, weights, origin)
+
+    def _read_weights(self, origin: str) -> tuple[RunConfig, dict[str, Tensor]]:
+        """Return config and weights of a shipped model or of another run. Warn if that run is unfinished."""
         if (name := resolve_name(origin)) is not None:
             shipped, weights = read_shipped(name)
             config = shipped.config
@@ -132,12 +138,13 @@ class Trainer:
             if checkpoint.step < config.train.num_steps:
                 self._warn(f"{origin} is unfinished: its weights are of step {checkpoint.step} of "
                            f"{config.train.num_steps}")  # fmt: skip
-        with self._explaining_mismatch(config):
-            load_weights(self.model, weights, origin)
+        return config, weights
 
     def _continue_from(self, source: RunFolder) -> None:
         """Take over weights, optimizer state and step of a finished run, to train it for more steps."""
-        config, checkpoint = source.read_config(), source.require_checkpoint()
+        config = self.group.from_main(source.read_config)
+        checkpoint = self._checkpoint_from_main(source.require_checkpoint)
+        assert checkpoint is not None
         num_steps = self.config.train.num_steps
         require(
             checkpoint.step < num_steps,
@@ -203,22 +210,21 @@ class Trainer:
 
     def resume(self) -> bool:
         """Load the newest checkpoint of this run and return whether there was one."""
-        checkpoint = self.folder.newest_checkpoint(self._restore) if self.group.is_main else None
-        if checkpoint is not None:
-            self.step, self.seconds = checkpoint.step, checkpoint.seconds
-        if not self.group.from_main(lambda: checkpoint is not None):
+        checkpoint = self._checkpoint_from_main(lambda: self.folder.newest_checkpoint(self._restore))
+        if checkpoint is None:
             return False
-        self._take_over_from_main()
-        self._started = time.monotonic()
+        if not self.group.is_main:
+            self._restore(checkpoint)
+        self.step, self.seconds, self._started = checkpoint.step, checkpoint.seconds, time.monotonic()
         return True
 
-    def _take_over_from_main(self) -> None:
-        """Give every rank the state of rank 0, which alone has read it from files."""
-        if self.group.size > 1:
-            self.step, self.seconds = self.group.from_main(lambda: (self.step, self.seconds))
-            state = self.group.tensors_from_main(self.stepper.state())
-            if not self.group.is_main:
-                self.stepper.load(state, "rank 0")
+    def _checkpoint_from_main(self, read: Callable[[], Checkpoint | None]) -> Checkpoint | None:
+        """Return the checkpoint that rank 0 reads on every rank, because other machines may not see the file."""
+        checkpoint = read() if self.group.is_main else None
+        numbers = self.group.from_main(lambda: checkpoint and (checkpoint.step, checkpoint.seconds))
+        if numbers is None:
+            return None
+        return Checkpoint(*numbers, self.group.tensors_from_main({} if checkpoint is None else checkpoint.parts))
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Load the tensors of a checkpoint. Raise InputError if they do not fit, so that the previous one is tried."""
@@ -239,10 +245,13 @@ class Trainer:
         with self.evaluated_weights():
             return evaluate(self.model, task, split, size, example_size=example_size, stopped=stopped)
 
-    def evaluated_weights(self) -> AbstractContextManager[None]:
-        """Return a context in which the model has the weights that are evaluated."""
-        average = self.stepper.average
-        return nullcontext() if average is None else average.applied()
+    @contextmanager
+    def evaluated_weights(self) -> Iterator[None]:
+        """Give the model the weights to evaluate inside this context. If they are sharded, every rank must enter it."""
+        average, sharded = self.stepper.average, self.stepper.sharded
+        with average.applied() if average is not None else nullcontext():
+            with sharded.gathered() if sharded is not None else nullcontext():
+                yield
 
     def _fit(self, first_outcome: Tensor | None) -> TrainResult:
         """Train on from `self.step`. `first_outcome` belongs to that step if it was run already."""
@@ -320,25 +329,29 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint of this step, on rank 0."""
+        checkpoint = Checkpoint(self.step, round(self._seconds_so_far(), 3), self.stepper.state())
         if not self.group.is_main:
             return
-        seconds = round(self._seconds_so_far(), 3)
-        checkpoint = Checkpoint(self.step, seconds, self.stepper.state())
         _require_finite_state(checkpoint)
         save_checkpoint(self.folder.checkpoints, checkpoint, self.config.train.runtime.max_file_bytes)
 
     def _validate(self, stopped: Callable[[], bool]) -> float | None:
         """Return the task's metric on validation data, or None if a signal arrived meanwhile. Rank 0 computes it."""
-        return self.group.from_main(lambda: self._validate_here(stopped))
+        with self.evaluated_weights():
+            validation = self.group.from_main(lambda: self._metric_on_validation(stopped))
+        if validation is not None:
+            _require_finite(self.step, validation=validation)
+        return validation
 
-    def _validate_here(self, stopped: Callable[[], bool]) -> float | None:
+    def _metric_on_validation(self, stopped: Callable[[], bool]) -> float | None:
+        task, size = self.config.task, self.config.train.runtime.eval_size
         try:
-            evaluation = self.evaluate("validation", self.config.train.runtime.eval_size, stopped=stopped)
+            found = evaluate(
+                self.model, task, "validation", size, example_size=trained_size(self.config), stopped=stopped
+            )
         except Stopped:
             return None
-        validation = evaluation.trained.metrics[evaluation.metric]
-        _require_finite(self.step, validation=validation)
-        return validation
+        return found.trained.metrics[found.metric]
 
     def _seconds_so_far(self) -> float:
         return self.seconds + time.monotonic() - self._started

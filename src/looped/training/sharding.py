@@ -1,0 +1,63 @@
+"""Split weights, gradients and optimizer state over the ranks with PyTorch's FSDP2, for models that do not fit on one.
+
+The whole model is one unit. It is gathered once per step, however many loops run, and its gradient is scattered once.
+Outside of the loss, every rank keeps its part of each tensor as a DTensor.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from looped.models import LoopModel
+from looped.training.distributed import Group
+from looped.training.loss import LossOutput, TensorBatch
+from looped.utils.errors import InputError
+
+
+class ShardedLoss(nn.Module):
+    """Compute the loss of a model whose parameters are sharded. FSDP2 gathers them for the time of a call."""
+
+    def __init__(self, model: LoopModel, loss: Callable[[TensorBatch, int], LossOutput], group: Group) -> None:
+        if group.store is None:
+            raise InputError(
+                "train.shard: expected several processes, got one. Start them with torchrun.", field="train.shard"
+            )
+        super().__init__()
+        self.model, self.loss = model, loss
+        device = next(model.parameters()).device
+        fully_shard(self, mesh=init_device_mesh(device.type, (group.size,)))
+        assert isinstance(self, FSDPModule)
+        # Losses are weighted by the whole batch, so gradients are added, not averaged.
+        self.set_gradient_divide_factor(1.0)
+        self.set_force_sum_reduction_for_comms(True)
+
+    def forward(self, batch: TensorBatch, num_loops: int) -> LossOutput:
+        """Return the loss of a part of the batch."""
+        return self.loss(batch, num_loops)
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Give the model its whole weights inside this context, on every rank."""
+        assert isinstance(self, FSDPModule)
+        self.unshard()
+        try:
+            yield
+        finally:
+            self.reshard()
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return all of a tensor that may be sharded. Every rank must call this."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def part_like(value: Tensor, owned: Tensor) -> Tensor:
+    """Return the part of a whole tensor that this rank keeps of `owned`, or the tensor itself if nothing is sharded."""
+    value = value.to(owned.device)
+    if not isinstance(owned, DTensor):
+        return value
+    return distribute_tensor(value, owned.device_mesh, owned.placements, src_data_rank=None)  # without communication
