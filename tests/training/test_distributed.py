@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -205,3 +206,17 @@ def test_rank_whose_neighbour_dies_ends_with_one_line(tmp_path):
     assert (code, killed) == (2, -signal.SIGKILL)
     assert "lost the connection to another rank" in said.splitlines()[-1]
     assert "Traceback" not in said
+
+
+def test_example_trains_the_block_with_ddp_and_fsdp2_as_on_one_process():
+    script = str(ROOT / "examples" / "parallel.py")
+    losses = {}
+    for name, size, flags in (("one", 1, []), ("DDP", 2, []), ("FSDP2", 2, ["--shard"])):
+        ended = start_ranks(size, script, *flags)
+        said, complaints = ended[0].communicate(timeout=120)
+        assert [process.wait(120) for process in ended] == [0] * size, complaints
+        losses[name] = [float(loss) for loss in re.findall(r"loss ([\d.]+)$", said, re.MULTILINE)]
+    assert len(losses["one"]) == 20
+    assert losses["one"][-1] < 0.75 * losses["one"][0]
+    assert losses["DDP"] == pytest.approx(losses["one"], abs=2e-4)
+    assert losses["FSDP2"] == pytest.approx(losses["one"], abs=2e-4)
