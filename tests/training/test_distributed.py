@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -47,14 +47,20 @@ def start_ranks(size: int, *words: str) -> list[subprocess.Popen]:
     ]  # fmt: skip
 
 
-def finish_ranks(processes: list[subprocess.Popen], seconds: float = 300) -> list[tuple[int, str]]:
-    """Return the exit code and the messages of every rank."""
+class Ended(NamedTuple):
+    code: int
+    output: str
+    messages: str
+
+
+def finish_ranks(processes: list[subprocess.Popen], seconds: float = 300) -> list[Ended]:
+    """Wait for every rank and return how it ended."""
     try:
-        said = [process.communicate(timeout=seconds)[1] for process in processes]
+        said = [process.communicate(timeout=seconds) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
+    return [Ended(process.returncode, *texts) for process, texts in zip(processes, said, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +74,7 @@ def found(tmp_path_factory) -> dict[int, dict[str, Any]]:
         folder = tmp_path_factory.mktemp(f"ranks-{size}")
         Trainer(hurried(MOVED), folder / "moved", quiet=True).fit()
         ended = finish_ranks(start_ranks(size, "-m", "tests.training.ranks", str(folder)))
-        assert [code for code, _ in ended] == [0] * size, "\n".join(text for _, text in ended)
+        assert [each.code for each in ended] == [0] * size, "\n".join(each.messages for each in ended)
         results[size] = json.loads((folder / "found.json").read_text()) | {"folder": str(folder)}
     return results
 
@@ -192,30 +198,30 @@ LOOPED = ["-m", "looped", "train", "edit-distance", "--recipe", "laptop", "--tas
 )
 def test_mistake_is_one_line_of_one_rank(flags, part, tmp_path):
     ended = finish_ranks(start_ranks(2, *LOOPED, "--out", str(tmp_path / "run"), *flags), seconds=120)
-    assert [code for code, _ in ended] == [2, 2]
-    lines = [line for _, text in ended for line in text.splitlines() if line.startswith("looped: ") and part in line]
+    assert [each.code for each in ended] == [2, 2]
+    lines = [line for each in ended for line in each.messages.splitlines() if part in line]
     assert len(lines) == 1
-    assert not any("Traceback" in text for _, text in ended)
+    assert lines[0].startswith("looped: ")
+    assert not any("Traceback" in each.messages for each in ended)
 
 
 def test_rank_whose_neighbour_dies_ends_with_one_line(tmp_path):
     processes = start_ranks(2, *LOOPED, "--out", str(tmp_path / "run"), "--train.checkpoint-every", "5")
     wait_until(lambda: any((tmp_path / "run").glob("checkpoints/step-*")), "no checkpoint")
     processes[1].kill()
-    (code, said), (killed, _) = finish_ranks(processes, seconds=60)
-    assert (code, killed) == (2, -signal.SIGKILL)
-    assert "lost the connection to another rank" in said.splitlines()[-1]
-    assert "Traceback" not in said
+    left, killed = finish_ranks(processes, seconds=60)
+    assert (left.code, killed.code) == (2, -signal.SIGKILL)
+    assert "lost the connection to another rank" in left.messages.splitlines()[-1]
+    assert "Traceback" not in left.messages
 
 
 def test_example_trains_the_block_with_ddp_and_fsdp2_as_on_one_process():
     script = str(ROOT / "examples" / "parallel.py")
     losses = {}
     for name, size, flags in (("one", 1, []), ("DDP", 2, []), ("FSDP2", 2, ["--shard"])):
-        ended = start_ranks(size, script, *flags)
-        said, complaints = ended[0].communicate(timeout=120)
-        assert [process.wait(120) for process in ended] == [0] * size, complaints
-        losses[name] = [float(loss) for loss in re.findall(r"loss ([\d.]+)$", said, re.MULTILINE)]
+        ended = finish_ranks(start_ranks(size, script, *flags))
+        assert [each.code for each in ended] == [0] * size, ended[0].messages
+        losses[name] = [float(loss) for loss in re.findall(r"loss ([\d.]+)$", ended[0].output, re.MULTILINE)]
     assert len(losses["one"]) == 20
     assert losses["one"][-1] < 0.75 * losses["one"][0]
     assert losses["DDP"] == pytest.approx(losses["one"], abs=2e-4)
