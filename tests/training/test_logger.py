@@ -1,5 +1,8 @@
 """What a training says on its way: the lines where there is no terminal, and the file."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from looped.config import RunConfig, TrainConfig
@@ -63,7 +66,15 @@ def test_log_on_a_full_disk_prints_one_line(tmp_path):
     assert str(caught.value) == expected
 
 
-def test_read_log_that_cannot_be_read_names_the_file(tmp_path):
-    (tmp_path / "log.jsonl").mkdir()
-    with pytest.raises(InputError, match=r"cannot read .*log\.jsonl"):
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_read_log_that_is_no_regular_file_names_it(make, tmp_path):
+    make(tmp_path / "log.jsonl")
+    with pytest.raises(InputError, match=r"log\.jsonl is not a regular file"):
+        read_log(tmp_path / "log.jsonl")
+
+
+def test_read_log_that_cannot_be_read_names_the_file(tmp_path, monkeypatch):
+    (tmp_path / "log.jsonl").touch()
+    monkeypatch.setattr(Path, "read_bytes", lambda _: os.close(-1))  # "Bad file descriptor"
+    with pytest.raises(InputError, match=r"cannot read .*log\.jsonl: Bad file descriptor"):
         read_log(tmp_path / "log.jsonl")

@@ -97,7 +97,7 @@ def _checked(path: Path, kind: Kind, read: Callable[[], object]) -> CheckedFile:
 
 
 def _require_whole_log(path: Path) -> None:
-    lines, records = path.read_bytes().splitlines(), read_log(path)
+    records, lines = read_log(path), path.read_bytes().splitlines()
     require(len(lines) == len(records), f"{path}: expected JSON with a step in {len(lines)} lines, got {len(records)}")
 
 

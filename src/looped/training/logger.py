@@ -9,7 +9,7 @@ from typing import Any
 
 from looped.config import RunConfig
 from looped.utils.errors import InputError
-from looped.utils.files import content_hash, from_json, save_text, writing
+from looped.utils.files import content_hash, from_json, require_regular, save_text, writing
 
 
 class Log:
@@ -73,6 +73,7 @@ class NoLog:
 def read_log(path: Path) -> list[tuple[str, int]]:
     """Return the lines of a log with their steps. Lines that are cut off, not JSON or damaged are ignored."""
     found = []
+    require_regular(path)  # reading a pipe would never end
     try:
         lines = path.read_bytes().splitlines() if path.exists() else []
     except OSError as error:
