@@ -92,10 +92,11 @@ def _bases(target: Target, here: Path) -> list[tuple[str, list[str]]]:
         ("train language", made[1]), ("eval", ["eval", "run", *size]), ("inspect", ["inspect", "run"]),
         ("solve", ["solve", "run", "--input", "abca|bcca"]), ("models list", ["models", "list"]),
         ("generate", ["generate", "text", "--prompt", "One day", "--max-tokens", "4"]), ("check", ["check", "run"]),
+        ("export", ["export", "text", "--out", "exported"]),
         ("models pack", ["models", "pack", "run", "--out", "model.safetensors", *size]),
         *((f"data {verb} {task}", ["data", verb, task, *size]) for verb in ("sample", "stats") for task in tasks),
         ("data build edit-distance", [*data, "d.jsonl"]), ("data check", ["data", "check", "file.txt"]),
-        *((f"theory {verb}", ["theory", verb]) for verb in ("bounds", "approximate", "moduli")),
+        *((f"theory {verb}", ["theory", verb]) for verb in ("bounds", "approximate", "moduli", "memorize", "plot")),
         ("paper list", ["paper", "list"]), ("paper status", ["paper", "status", "table1", "--scale", "smoke"]),
         ("paper collect", ["paper", "collect"]), ("paper report", ["paper", "report"]),
     ]  # fmt: skip
