@@ -11,6 +11,7 @@ import torch
 
 import looped
 from looped import theory
+from looped.models.from_theory import round_to
 from looped.theory.bounds import cells_for_loops
 from looped.theory.engine.engine import Engine
 from looped.theory.lemmas.streams import sqrt_memorizer
@@ -132,8 +133,47 @@ def float64() -> None:
     )
 
 
+def digits() -> None:
+    """Run modulated-digits and, for comparison, modulated-minimal on all cells in short floating-point formats."""
+    rows = []
+    for shape in ((1, 2, 16), (1, 3, 4), (2, 2, 4), (1, 3, 8), (1, 4, 4), (1, 2, 32)):
+        net = theory.approximate(theory.load("wave", shape[0], shape[1]), *shape, "modulated-digits")
+        wrong = []
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            outputs, labels = _run(net, dtype)
+            wrong.append(int((outputs != round_to(labels, dtype)).flatten(1).any(dim=1).sum()))
+        short = Fraction(1, 4 * shape[2])
+        minimal = theory.approximate(net.target, *shape, "modulated-minimal", epsilon=short)
+        runs = [_run(minimal, dtype) for dtype in (torch.bfloat16, torch.float32)]
+        errors = [f"{np.abs(outputs.double().numpy() - labels).max():.2g}" for outputs, labels in runs]
+        size = (*shape, net.size.dims, net.size.loops, net.grid.num_sequences)
+        rows.append(" & ".join([*(f"{number:,}".replace(",", "\\,") for number in (*size, *wrong)), *errors]))
+    write(
+        "digits",
+        "r" * 11,
+        "$d$ & $N$ & $n$ & rows & loops & cells & bfloat16 & float16 & float32 & \\emph{bfloat16} & \\emph{float32}",
+        rows,
+        "\\variant{modulated-digits} as a model: the number of cells in whose centre it differs from $f(\\hat X)$ "
+        "rounded to the format. In italics, for comparison: the largest error of \\variant{modulated-minimal} with "
+        "$\\varepsilon=\\delta/4$, whose sums of label differences are rounded in every loop. $f=\\mathrm{wave}$, "
+        "corners stored.",
+    )
+
+
+def _run(net: theory.Approximation, dtype: torch.dtype) -> tuple[torch.Tensor, np.ndarray]:
+    """Return the outputs of a model in the middle of all cells, and the labels."""
+    n, cells = net.grid.cells, list(product(range(net.grid.base), repeat=net.grid.tokens))
+    middle = torch.tensor([[[(k + 0.5) / n for k in net.grid.coordinates(z)] for z in cell] for cell in cells])
+    labels = np.array([[[float(v) for v in y] for y in net.code_value(cell)] for cell in cells])
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        model = looped.from_theory(net, dtype)
+        return torch.cat([model(part) for part in middle.split(256)]), labels
+
+
 if __name__ == "__main__":
     float64()
+    digits()
     bits()
     budget()
     equal()

@@ -28,3 +28,15 @@ def test_paper_names_code_and_tests_for_every_theorem():
     results = (ROOT / "theory-paper" / "sections" / "results.tex").read_text()
     for statement in results.split("\\begin{theorem}")[1:]:
         assert "\\code{" in statement, statement[:60]
+
+
+def test_table_of_the_proofs_names_functions_and_tests_that_exist():
+    text = (ROOT / "proofs" / "README.md").read_text()
+    functions = set(re.findall(r"`((?:bounds|constructions|grid|lemmas|moduli|network|targets)\.[\w.]+)`", text))
+    assert len(functions) > 10
+    for name in functions - {f"constructions.modulated.ModulatedMinimal.{cost}" for cost in ("num_ids", "loops")}:
+        assert pkgutil.resolve_name(f"looped.theory.{name}") is not None, name
+    sources = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    for file, pattern in re.findall(r"`(?:(test_\w+\.py)::)?(test_\w+\*?)`", text):
+        named = re.escape(pattern).replace(r"\*", r"\w+")
+        assert re.search(rf"def {named}\(", sources[file or "test_proofs.py"]), (file, pattern)

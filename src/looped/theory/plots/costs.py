@@ -26,7 +26,7 @@ def error(
     function: str = "attn",
     variant: str | None = None,
     tokens: int | None = None,
-    most_loops: int = 1000,
+    most_loops: int = 600,
     bits: int = 6,
     p: float = 2,
 ) -> Figure:
