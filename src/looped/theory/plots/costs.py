@@ -1,4 +1,4 @@
-"""What the constructions cost: error against loops with the proved slopes, and loops against stored labels."""
+"""Draw what the constructions cost: error against loops with the proved slopes, and loops against stored labels."""
 
 from __future__ import annotations
 

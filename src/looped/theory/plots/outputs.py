@@ -31,7 +31,7 @@ def beside_network(
     input: Sequence[float] | None = None,
     bits: int = 8,
 ) -> Figure:
-    """Draw f beside the output of its network: a curve for one token, maps over the first two tokens otherwise.
+    """Draw f beside the output of its network: a curve if there is one token, else maps over two.
 
     With three tokens the third has a fixed value, the last of `input` or 1/2. Trifling intervals are drawn wide.
     """

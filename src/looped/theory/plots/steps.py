@@ -195,7 +195,8 @@ def _network(
     require_drawable(cells, tokens)
     net = approximate(load(function, 1, tokens), 1, tokens, cells, variant, "centre", bits=bits)
     if input is None:
-        chosen = [Fraction(2 * ((cells // 2 + 2 * j) % cells) + 1, 2 * cells) for j in range(tokens)]
+        spread = [(j + 1) % tokens * cells // tokens for j in range(tokens)]
+        chosen = [Fraction(2 * z + 1, 2 * cells) for z in spread]
         return net, [[x] for x in chosen]
     require(len(input) == tokens, f"input: expected {tokens} numbers, one per token, got {len(input)}")
     require(all(0 <= x < 1 for x in input), f"input: expected numbers in [0, 1), got {list(input)}")
