@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,7 +46,9 @@ def error(
         for name in chosen:
             _draw_errors(axis, name, function, count, most_loops, bits, p)
         _draw_slopes(axis, count)
-        title = f"Measured error of {function}, d = 1, N = {count}"
+        axis.tick_params(which="minor", labelsize=7)
+        equal = ", crosses: wrong for equal tokens" if count > 2 else ""
+        title = f"Measured error of {function}, d = 1, N = {count}{equal}"
         label_axis(axis, title, "loops r", f"$L^{{{p:g}}}$ error, centres stored")
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower left", ncols=5, fontsize=8, frameon=False)
@@ -66,14 +69,14 @@ def _draw_slopes(axis: Axes, tokens: int) -> None:
     """Draw one grey line for each exponent of the theorems, side by side above the curves."""
     left, right = axis.get_xlim()
     top = axis.get_ylim()[1]
-    powers = ((1, f"{tokens + 1}"), (1, f"{tokens}"), (2, f"{tokens}"))
+    powers = (Fraction(1, tokens + 1), Fraction(1, tokens), Fraction(2, tokens))
     start = left * (right / left) ** 0.45
     ends = np.array([start, right])
-    for numerator, denominator in powers:
-        exponent = numerator / int(denominator)
+    for power in powers:
+        exponent = float(power)
         axis.loglog(ends, top * (ends / start) ** -exponent, color=GREY, lw=0.9, ls="--")
-        text = f"$r^{{-{numerator}/{denominator}}}$"
-        axis.text(right, top * (right / start) ** -exponent, text, fontsize=8, color=GREY, ha="left", va="center")
+        height = top * (right / start) ** -exponent
+        axis.text(right, height, f"$r^{{-{power}}}$", fontsize=8, color=GREY, ha="left", va="center")
     axis.set_xlim(left, right)
 
 
