@@ -15,6 +15,7 @@ from looped.tasks.language.task import Language
 from looped.training import train
 from looped.training.evaluation import EVALUATION_SEED, evaluate
 from looped.training.trainer import Diverged, Trainer
+from tests.refusal import refused
 
 from .conftest import tiny
 
@@ -83,7 +84,7 @@ def test_evaluate_of_overflowing_outputs_is_nan(tmp_path):
     (row,) = trainer.evaluate("test", 20).rows
     numbers = [row.metrics[name] for name in ("accuracy", "loss", "perplexity")]
     assert all(map(math.isnan, (*numbers, row.low, row.high)))
-    with pytest.raises(Diverged, match="validation: expected a finite number, got nan at step 0"):
+    with refused("validation", Diverged):
         trainer._validate(lambda: False)
 
 

@@ -21,6 +21,7 @@ from looped.training import evaluation
 from looped.training.run_folder import RunFolder
 from looped.training.trainer import Interrupted, Trainer, train
 from looped.utils.errors import InputError
+from tests.refusal import refused
 from tests.training.conftest import damage, tiny
 
 LONG = {
@@ -163,7 +164,7 @@ def test_train_of_a_finished_run_returns_its_result(tmp_path):
 
 def test_train_in_the_folder_of_another_config_is_refused(tmp_path):
     train(tiny(), tmp_path / "run", quiet=True)
-    with pytest.raises(InputError, match=r"its train\.optimizer\.learning_rate is 0\.01, this one's is 0\.5"):
+    with refused("train.optimizer.learning_rate"):
         train(tiny(train={"learning_rate": 0.5}), tmp_path / "run", quiet=True)
     # Time limits, logging and paths are no part of what a run is.
     train(tiny(train={"max_minutes": 3, "log_every": 7, "eval_every": 2}), tmp_path / "run", quiet=True)
@@ -231,7 +232,7 @@ def test_train_with_a_non_finite_gradient_saves_no_checkpoint(tmp_path):
         return seen
 
     trainer.stepper.gradients = broken
-    with pytest.raises(InputError, match="grad_norm: expected a finite number, got nan at step 3"):
+    with refused("grad_norm"):
         trainer.fit()
     checkpoint = trainer.folder.newest_checkpoint()
     assert checkpoint.step == 2
@@ -348,10 +349,10 @@ def test_continue_from_a_finished_run_keeps_its_optimizer_state(tmp_path):
 def test_continue_from_with_fewer_steps_or_another_model_is_refused(tmp_path):
     train(tiny(), tmp_path / "short", quiet=True)
     origin = {"continue_from": str(tmp_path / "short")}
-    with pytest.raises(InputError, match="num_steps"):
+    with refused("train.num_steps"):
         Trainer(tiny(train=origin), tmp_path / "new", quiet=True)
     with pytest.raises(InputError, match=r"model\.dim"):
         Trainer(tiny(model={"dim": 32}, train={**origin, "num_steps": 9}), tmp_path / "new", quiet=True)
-    with pytest.raises(InputError, match="continue-from"):
+    with refused("train.num_steps"):
         train(tiny(train={"num_steps": 9}), tmp_path / "short", quiet=True)
     assert not (tmp_path / "new").exists()

@@ -15,7 +15,7 @@ from looped.tasks import TASKS, EditDistance
 from looped.tasks.decision_tree import DecisionTree
 from looped.training.batches import batch_at, batches, indices_at, trained_on
 from looped.training.schedules import loops_at, lr_fraction, size_at, sizes, unreached
-from looped.utils.errors import InputError
+from tests.refusal import refused
 
 TASK = EditDistance(length=8)
 
@@ -171,7 +171,7 @@ def test_trained_on_returns_examples_of_the_batches(num_examples, num_steps, bat
 
 
 def test_trained_on_before_the_first_step_is_refused():
-    with pytest.raises(InputError, match="at least one step"):
+    with refused("num_steps"):
         trained_on(0, run_config(), 10)
 
 

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 from looped.config import RunConfig
-from looped.utils.errors import InputError, require, require_one_of, unknown
+from looped.utils.errors import InputError, require_field, require_one_of, unknown
 
 Scale = Literal["smoke", "laptop", "gpu", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -116,11 +116,9 @@ class Experiment:
         chosen: set[Cell] = set()
         for pattern in patterns:
             found = {cell for cell in self.cells if _matches(cell, pattern)}
-            require(
-                bool(found),
-                f"cells: expected a pattern that matches a ROW:COLUMN of {self.id} such as {self.cells[0].name!r} or "
-                f"{self.cells[0].row + ':*'!r}, got {pattern!r}. Rows: {', '.join(self.rows)}.",
-            )
+            example, row = self.cells[0].name, f"{self.cells[0].row}:*"
+            expected = f"a pattern that matches a ROW:COLUMN of {self.id} such as {example!r} or {row!r}"
+            require_field(bool(found), "cells", expected, f"{pattern!r}. Rows: {', '.join(self.rows)}.")
             chosen |= found
         return replace(self, cells=tuple(cell for cell in self.cells if cell in chosen))
 

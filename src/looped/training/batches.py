@@ -12,7 +12,7 @@ from looped.config import RunConfig
 from looped.tasks import Batch
 from looped.training.distributed import ALONE, Group
 from looped.training.schedules import size_at, stages
-from looped.utils.errors import require
+from looped.utils.errors import require_field
 from looped.utils.memory import memory_for
 
 AHEAD = 4  # batches per worker that may be ready before they are needed
@@ -35,7 +35,7 @@ def trained_on(num_steps: int, config: RunConfig, count: int) -> tuple[np.ndarra
     These are the most recent ones, because early ones may be forgotten. If every example of a fixed set was seen at
     this size, they are the first ones of the set.
     """
-    require(num_steps >= 1, "expected a run that was trained for at least one step")
+    require_field(num_steps >= 1, "num_steps", "a run that was trained for at least one step", num_steps)
     size = max(size_at(stage[0], config) for stage in stages(config, num_steps))
     batch_size, num_examples = config.train.batch_size, config.train.num_examples
 

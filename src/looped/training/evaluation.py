@@ -16,7 +16,7 @@ from looped.tasks import Batch, Split, Task
 from looped.tasks.base import MAX_EXAMPLES
 from looped.training.batches import trained_on
 from looped.training.loss import position_losses
-from looped.utils.errors import require, require_counts
+from looped.utils.errors import require_counts, require_field
 from looped.utils.stats import bootstrap, mean_interval
 from looped.utils.text import plural
 from looped.utils.types import Progress
@@ -192,7 +192,7 @@ def num_held_out(task: Task, split: Split, size: int | None = None, example_size
     """
     if size is None:
         return task.held_out_size(split, example_size)
-    require(1 <= size <= MAX_EXAMPLES, f"size: expected an integer in 1..{MAX_EXAMPLES:,}, got {size}")
+    require_field(1 <= size <= MAX_EXAMPLES, "size", f"an integer in 1..{MAX_EXAMPLES:,}", size)
     return task.distinct_among(split, size, example_size)
 
 

@@ -33,7 +33,7 @@ from looped.training.loss import TensorBatch, to_device
 from looped.training.run_folder import RunFolder, TrainResult
 from looped.training.schedules import loops_at, lr_fraction, sizes, trained_size, unreached
 from looped.training.step import Stepper
-from looped.utils.errors import InputError, require
+from looped.utils.errors import InputError, require_field
 from looped.utils.files import save_sealed
 from looped.utils.memory import memory_for
 from looped.utils.signals import handling
@@ -146,10 +146,8 @@ class Trainer:
         checkpoint = self._checkpoint_from_main(source.require_checkpoint)
         assert checkpoint is not None
         num_steps = self.config.train.num_steps
-        require(
-            checkpoint.step < num_steps,
-            f"train.num_steps: expected more than the {checkpoint.step} steps of {source.path}, got {num_steps}",
-        )
+        more = f"more than the {checkpoint.step} steps of {source.path}"
+        require_field(checkpoint.step < num_steps, "train.num_steps", more, num_steps)
         with self._explaining_mismatch(config):
             self.stepper.load(checkpoint.parts, str(source.path))
         self.step, self.seconds = checkpoint.step, checkpoint.seconds

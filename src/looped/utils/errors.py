@@ -61,7 +61,8 @@ def require_one_of(what: str, name: object, known: Collection[str]) -> None:
 def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
     """Return the error for an unknown name, with the closest known name and the whole list."""
     names = sorted(known)
-    return InputError(f"unknown {what} {name!r}{closest(name, names)} (expected one of {', '.join(names)})")
+    message = f"unknown {what} {name!r}{closest(name, names)} (expected one of {', '.join(names)})"
+    return InputError(message, field=what)
 
 
 def closest(name: object, known: Iterable[str]) -> str:
