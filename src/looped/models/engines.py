@@ -27,6 +27,8 @@ def describe_device(device: torch.device) -> str:
     """Return a device in words, for records and benchmarks."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
+    if device.type == "mps":
+        return f"Apple GPU, {platform.machine()}"
     return f"CPU, {plural(torch.get_num_threads(), 'thread')}, {platform.machine()}"
 
 
@@ -34,6 +36,8 @@ def choose_device(wanted: Device) -> torch.device:
     """Return the device to use. Raise InputError if a GPU is asked for and there is none."""
     if wanted == "cuda" and not torch.cuda.is_available():
         raise InputError("device 'cuda' needs a GPU that PyTorch can see, found none")
+    if wanted == "mps" and not torch.backends.mps.is_available():
+        raise InputError("device 'mps' needs an Apple GPU that PyTorch can see, found none")
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(wanted)

@@ -225,7 +225,7 @@ def measure(scores: Tensor, task: Task, batch: Batch) -> dict[str, np.ndarray]:
     targets, mask = (torch.from_numpy(array).to(scores.device) for array in (batch.targets, batch.mask))
     losses = position_losses(scores, targets)
     metrics = task.score(scores.argmax(dim=-1).cpu().numpy(), batch)
-    return {**metrics, "loss": losses.masked_fill(~mask, 0).sum(dim=1).double().cpu().numpy()}
+    return {**metrics, "loss": losses.masked_fill(~mask, 0).sum(dim=1).cpu().double().numpy()}
 
 
 def summarise(loops: int, values: dict[str, np.ndarray], counts: np.ndarray, metric: str) -> LoopScore:

@@ -38,7 +38,7 @@ def to_device(batch: Batch, device: torch.device) -> TensorBatch:
     arrays = (torch.from_numpy(array) for array in batch)
     if device.type == "cuda":
         arrays = (array.pin_memory().to(device, non_blocking=True) for array in arrays)
-    return TensorBatch(*arrays)
+    return TensorBatch(*(array.to(device) for array in arrays))
 
 
 def loop_loss(scores: Tensor, batch: TensorBatch) -> Tensor:

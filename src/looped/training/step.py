@@ -114,7 +114,7 @@ class Stepper:
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
-        return (torch.cat((outcome, torch.stack((grad_norm, skipped)).double())),)
+        return (torch.cat((outcome, torch.stack((grad_norm, skipped)).to(outcome.dtype))),)
 
     def gradients(self, batch: TensorBatch, num_loops: int) -> Tensor:
         """Compute the gradients of the whole batch, of which this rank has its share, and return loss and accuracy."""
@@ -136,12 +136,13 @@ class Stepper:
     def _backward(self, piece: TensorBatch, part_size: int, total_weight: Tensor, num_loops: int) -> list[Tensor]:
         """Return what a piece adds to the gradients and, last in the list, to loss and accuracy."""
         self.optimizer.zero_grad()
-        totals = torch.zeros(2, device=self.device, dtype=torch.float64)
+        exact = torch.float32 if self.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+        totals = torch.zeros(2, device=self.device, dtype=exact)
         for part in _split(piece, part_size):
             output = (self.sharded or self._loss)(part, num_loops)
             weight = part.mask.sum() / total_weight
             (output.loss * weight).backward()
-            totals += torch.stack((output.loss.detach(), output.accuracy)).double() * weight
+            totals += torch.stack((output.loss.detach(), output.accuracy)).to(exact) * weight
             del output  # free its graph before the next part builds its own
         return [*(parameter.grad for parameter in self._with_gradients()), totals]  # pyright: ignore[reportReturnType]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Literal
 
-Device = Literal["auto", "cpu", "cuda"]
+Device = Literal["auto", "cpu", "cuda", "mps"]
 Engine = Literal["eager", "compiled", "fused"]
 """implementation of the loops; `models/engines.py` describes each"""
 EngineChoice = Literal["auto", Engine]
