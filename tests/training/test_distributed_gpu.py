@@ -63,6 +63,14 @@ def test_group_of_one_over_nccl_captures_a_graph_and_trains_as_one_process(engin
         assert torch.equal(value, grouped[name]), name
 
 
+def test_shards_on_a_group_of_one_over_nccl_train_as_one_process(group, tmp_path):
+    _, alone = state_after(tmp_path / "alone", ALONE)
+    trainer, sharded = state_after(tmp_path / "shards", group, shard=True)
+    assert not isinstance(trainer.stepper._step, Replayed)
+    for name, value in alone.items():
+        torch.testing.assert_close(sharded[name], value.cpu(), rtol=0.05, atol=0.02)
+
+
 def test_capture_goes_on_while_another_thread_pins_memory():
     started, ended = threading.Event(), threading.Event()
 
