@@ -13,7 +13,11 @@ from looped.training.distributed import ALONE, Group, joined
 from looped.training.trainer import Trainer
 from tests.training.conftest import tiny
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning"),  # of torch's own, when it compiles
+]
 
 TRAIN = {
     "device": "cuda", "num_steps": 8, "batch_size": 16, "optimizer": "muon", "ema_decay": 0.9, "spike_factor": 5.0,

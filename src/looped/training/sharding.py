@@ -1,8 +1,8 @@
 """Split weights, gradients and optimizer state over the ranks with PyTorch's FSDP2, for models that do not fit on one.
 
 The whole model is one unit. It is gathered once per step, however many loops run, and its gradient is scattered once.
-Outside of the loss, every rank keeps its part of each tensor as a DTensor. FSDP2 takes long to import, so it is loaded when
-a model is sharded.
+Outside of the loss, every rank keeps its part of each tensor as a DTensor. FSDP2 takes long to import, so it is loaded
+when a model is sharded.
 """
 
 from collections.abc import Callable, Iterator
