@@ -147,3 +147,28 @@ def test_bench_with_an_unwritable_file_fails_before_measuring(verb, capsys, tmp_
 def test_bench_on_a_missing_gpu_names_it(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "needs a GPU" in complaint(capsys, "bench", "infer", "--device", "cuda")
+
+
+def test_bench_shapes_measures_every_shape_with_every_engine():
+    shapes = [benchmark.Shape(4, 64, 2), benchmark.Shape(6, 128, 1)]
+    rows = list(benchmark.bench_shapes(shapes, ["eager"], num_loops=2, seconds=1e-3, device="cpu"))
+    assert [(row["seq_len"], row["dim"], row["batch"], row["engine"]) for row in rows] == [
+        (4, 64, 2, "eager"),
+        (6, 128, 1, "eager"),
+    ]
+    assert all(row["ms"] > 0 for row in rows)
+
+
+def test_bench_shapes_without_enough_memory_has_no_time(monkeypatch):
+    def fail(*_args, **_options):
+        raise torch.OutOfMemoryError("no memory left")
+
+    monkeypatch.setattr(benchmark, "_training_step", fail)
+    (row,) = benchmark.bench_shapes([benchmark.Shape(4, 64, 2)], ["eager"], num_loops=1, seconds=1e-3, device="cpu")
+    assert row["ms"] is None
+
+
+def test_bench_train_in_another_precision_says_so(capsys):
+    (row,) = json.loads(answer(capsys, "bench", "train", *EAGER, "--precision", "bfloat16", "--json"))["rows"]
+    assert row["precision"] == "bfloat16"
+    assert row["gradient_error"] > 1e-4  # float32 has none
