@@ -18,8 +18,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from looped.kernels.library import product
-
 # Every chunk reads and writes the float32 sum of the weight's gradient. On a GPU, chunks are so large that this is a
 # small part of the traffic. On a CPU they are small, because the plain row step makes copies.
 ROWS_AT_ONCE_ON_GPU = 8192
@@ -83,10 +81,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for start in range(0, tokens, max(chunk, 1)):
             rows = slice(start, start + chunk)
             scores = buffer[: min(chunk, tokens - start)]
-            product(hidden[rows], matrix, transposed=True, out=scores)
+            torch.mm(hidden[rows], matrix.T, out=scores)
             row_step(scores, targets[rows], importance[rows], losses[rows], right[rows], wants_hidden or wants_weight)
             if d_hidden is not None:
-                product(scores, matrix, transposed=False, out=d_hidden[rows])
+                torch.mm(scores, matrix, out=d_hidden[rows])
             if d_weight is not None:
                 _add_product(d_weight, scores.T, hidden[rows])
 

@@ -23,8 +23,6 @@ ACTIVE_SCALE = 1 / 8
 """scale of act(z), which is clamped at 56"""
 ROOM = 16.0
 """how much larger a gradient may be behind the activation than before it"""
-OLDEST_GPU = (8, 9)
-"""compute capability of the first GPUs with 8-bit matmuls"""
 
 
 class Scaled(NamedTuple):
