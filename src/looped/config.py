@@ -87,8 +87,8 @@ class ModelConfig:
     norm: Literal["rms", "query-key", "none"] = "rms"
     """RMS norm before attention, feed-forward layer and head; or of queries, keys and before the head only"""
     precision: Precision = "float32"
-    """precision of the matmuls; with bfloat16, weights stay in float32 and the state in float32 or 24 bits of it. float8
-    is experimental and equals bfloat16 on GPUs (`docs/performance.md`)"""
+    """precision of the matmuls; with bfloat16, weights stay in float32 and the state in float32 or 24 bits of it.
+    float8 is experimental and equals bfloat16 on GPUs (`docs/performance.md`)"""
 
     def __post_init__(self) -> None:
         check_fields(self)
