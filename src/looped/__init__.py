@@ -15,7 +15,7 @@ _HOMES = {
     "looped.models.from_theory": ("from_theory",),
     "looped.recipes": ("configure", "recipe"),
     "looped.tasks": ("TASKS", "Batch", "Spec", "Task", "make_task"),
-    "looped.training": ("Evaluation", "LoopScore", "Trainer", "evaluate", "train"),
+    "looped.training": ("Callback", "Evaluation", "LoopScore", "Trainer", "evaluate", "train"),
     "looped.utils.errors": ("InputError",),
     "looped.utils.plugins": ("register",),
 }
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from looped.models.from_theory import from_theory
     from looped.recipes import configure, recipe
     from looped.tasks import TASKS, Batch, Spec, Task, make_task
-    from looped.training import Evaluation, LoopScore, Trainer, evaluate, train
+    from looped.training import Callback, Evaluation, LoopScore, Trainer, evaluate, train
     from looped.utils.errors import InputError
     from looped.utils.plugins import register
 

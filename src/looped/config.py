@@ -297,6 +297,11 @@ class TrainConfig:
     """with mean or sum: number of last loops in the loss (None: all)"""
     backprop_loops: int | None = None
     """truncated backpropagation: number of last loops with a gradient (None: all)"""
+    free_loops: tuple[int, ...] = ()
+    """loops without a gradient before the trained ones; each batch draws one of these numbers, such as 0 0 0 32 512
+    (none given: no such loops)"""
+    loss: str = "default"
+    """loss of a loop's scores: cross-entropy or squared error, or the name of your own function (FILE.py:NAME)"""
     init_from: str | None = None
     """run folder or shipped model to take the initial weights from (None: random weights)"""
     continue_from: str | None = None
@@ -311,6 +316,8 @@ class TrainConfig:
         check_fields(self)
         _require_positive(self, "num_steps", "batch_size", "num_examples", "accumulation", "pieces")
         _require_positive(self, "supervised_loops", "backprop_loops")
+        valid = len(self.free_loops) <= MAX_LOOP_CHOICES and all(loops >= 0 for loops in self.free_loops)
+        require_field(valid, "free_loops", f"at most {MAX_LOOP_CHOICES} numbers of at least 0", self.free_loops)
         examples_seen = self.num_steps * self.batch_size
         for name, count in (("num_steps x batch_size", examples_seen), ("num_examples", self.num_examples or 0)):
             require_field(count <= MAX_INDEX, name, f"at most {MAX_INDEX}", count)
@@ -376,6 +383,8 @@ class RunConfig:
         may_vary = self.model.block != "standard" or curriculum.loop_schedule == "fixed"
         fixed = "fixed, because a standard model has no loops"
         require_field(may_vary, "loop_schedule", fixed, curriculum.loop_schedule)
+        may_run_free = self.model.block != "standard" or not any(self.train.free_loops)
+        require_field(may_run_free, "free_loops", "none: a standard model has no loops", self.train.free_loops)
         are_trained = all(choice <= self.model.num_loops for choice in curriculum.loop_choices)
         most = f"at most num_loops = {self.model.num_loops}"
         require_field(are_trained, "loop_choices", most, curriculum.loop_choices)
@@ -406,7 +415,9 @@ class RunConfig:
 
     def outside_code(self) -> dict[str, str]:
         """Return the SHA-256 of every file outside the package that defines a part of the run, by its file name."""
-        parts = [type(self.task)]
+        parts: list[Any] = [type(self.task)]
+        if self.train.loss != "default":
+            parts.append(plugins.find("train.loss", self.train.loss))
         files = {path.name: part for part in parts if (path := plugins.source_file(part)) is not None}
         return {name: plugins.source_hash(part) or "" for name, part in files.items()}
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from looped.cli.args import JSON_HELP, command_class, expand_train_flags, leading_task, parse, peek, show
+from looped.utils import plugins
 from looped.utils.launch import reported_by_rank_0
 from looped.utils.text import duration
 
@@ -23,6 +24,7 @@ _OUT_HELP = (
     "train a finished run for more steps, name it in --train.continue-from, raise --train.num-steps and choose a new "
     "folder"
 )
+_CALLBACK_HELP = "your own callbacks, as FILE.py:CLASS (see looped.Callback)"
 
 
 def train(arguments: list[str]) -> None:
@@ -37,7 +39,8 @@ def train(arguments: list[str]) -> None:
     interrupted = None
     with joined(config.train.runtime.device) as group:
         try:
-            trainer = training.Trainer(config, parsed.out, group=group)
+            callbacks = [plugins.find("--callback", name)() for name in parsed.callback]
+            trainer = training.Trainer(config, parsed.out, group=group, callbacks=callbacks)
             result = trainer.fit(f"recipe {parsed.recipe}: {_summary(config)}")
         except training.Interrupted as stop:
             interrupted, result = stop, stop.result
@@ -72,6 +75,7 @@ def _parse(arguments: list[str]) -> tuple[Any, "RunConfig"]:
         ("train", TrainConfig, field(default=start.train)),
         ("seed", Annotated[int, tyro.conf.arg(help="seed of the weights and of the data")], field(default=0)),
         ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT_HELP)], field(default=None)),
+        ("callback", Annotated[tuple[str, ...], tyro.conf.arg(help=_CALLBACK_HELP)], field(default=())),
         ("json", Annotated[bool, tyro.conf.arg(help=JSON_HELP)], field(default=False)),
     ]
     parsed: Any = parse(command_class(fields, _HELP), rest, f"looped train {name}")

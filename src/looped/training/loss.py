@@ -12,6 +12,7 @@ from looped.kernels import linear_cross_entropy
 from looped.models import LoopModel
 from looped.tasks import Batch
 from looped.training.schedules import backprop_loops, supervised_loops
+from looped.utils.errors import require
 
 LARGE_VOCABULARY = 4096
 """from this vocabulary size on, logits are never stored"""
@@ -65,18 +66,42 @@ def loss_and_answers(model: LoopModel, state: Tensor, batch: TensorBatch) -> tup
     return loss, right
 
 
+Read = Callable[[LoopModel, Tensor, TensorBatch], tuple[Tensor, Tensor]]
+"""read-out of one loop's state: (model, state, batch) -> loss and scores"""
+OwnLoss = Callable[[Tensor, TensorBatch], Tensor]
+"""a user's loss: (scores, batch) -> a scalar, the mean over the counted positions"""
+
+
+def own_read(loss: OwnLoss) -> Read:
+    """Return a read-out with a user's loss. Raise InputError, when it is called, unless the loss is a scalar."""
+
+    def read(model: LoopModel, state: Tensor, batch: TensorBatch) -> tuple[Tensor, Tensor]:
+        scores = model.read_out(state)
+        value = loss(scores, batch)
+        is_scalar = isinstance(value, Tensor) and value.shape == ()
+        require(is_scalar, f"train.loss: expected a scalar tensor, got {getattr(value, 'shape', value)!r}")
+        return value, scores
+
+    return read
+
+
 def objective(
     model: LoopModel,
     batch: TensorBatch,
     num_loops: int,
     config: TrainConfig,
-    read: Callable[[LoopModel, Tensor, TensorBatch], tuple[Tensor, Tensor]] = loss_and_answers,
+    read: Read = loss_and_answers,
+    free_loops: int = 0,
 ) -> LossOutput:
-    """Run the loops and return the loss over the supervised ones. `read` may be a compiled `loss_and_answers`."""
+    """Run the loops and return the loss over the supervised ones. `read` may be a compiled `loss_and_answers`.
+
+    `free_loops` loops without a gradient come first.
+    """
     supervised = supervised_loops(config, num_loops)
     backprop = backprop_loops(config, num_loops)
     total = answers = None
-    for _, state in model.states_at(batch.inputs, num_loops, range(num_loops - supervised, num_loops), backprop):
+    last = free_loops + num_loops
+    for _, state in model.states_at(batch.inputs, last, range(last - supervised, last), backprop):
         loss, answers = read(model, state, batch)
         total = loss if total is None else total + loss
     assert total is not None

@@ -36,7 +36,7 @@ class TrainResult:
     versions: dict[str, str]
     validation: float | None = None
     """the task's metric on validation data, once the run is finished"""
-    stopped_by: Literal["signal", "time limit"] | None = None
+    stopped_by: Literal["signal", "time limit", "callback"] | None = None
     """why an unfinished run stopped"""
     folder: str | None = None
     """the run's folder (not stored, because a folder may be moved)"""

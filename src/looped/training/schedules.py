@@ -11,7 +11,7 @@ from looped.config import RunConfig, TrainConfig
 
 Choice = TypeVar("Choice", int, float)
 
-_LOOPS, _SIZES = 1, 2  # separate random streams for the two schedules of a run
+_LOOPS, _SIZES, _FREE_LOOPS = 1, 2, 3  # separate random streams of a run
 
 
 def lr_fraction(step: int, config: TrainConfig) -> float:
@@ -34,6 +34,12 @@ def loops_at(step: int, config: RunConfig) -> int:
     """Return the number of loops of a step."""
     curriculum = config.train.curriculum
     return _choice_at(step, config, curriculum.loop_schedule, curriculum.loop_choices, config.model.num_loops, _LOOPS)
+
+
+def free_loops_at(step: int, config: RunConfig) -> int:
+    """Return the number of loops without a gradient that come before the trained loops of a step."""
+    choices = config.train.free_loops
+    return _choice_at(step, config, "random", choices, 0, _FREE_LOOPS) if choices else 0
 
 
 def supervised_loops(config: TrainConfig, num_loops: int) -> int:
@@ -108,7 +114,7 @@ def unreached(config: RunConfig) -> str | None:
 def stages(config: RunConfig, num_steps: int) -> list[range]:
     """Return steps 0 to `num_steps` as ranges of constant loops and size (single steps if a schedule is random)."""
     curriculum = config.train.curriculum
-    if "random" in (curriculum.loop_schedule, curriculum.size_schedule):
+    if "random" in (curriculum.loop_schedule, curriculum.size_schedule) or config.train.free_loops:
         return [range(step, step + 1) for step in range(num_steps)]
     total, starts = _curriculum_steps(config), {0}
     for choices in (curriculum.loop_choices, curriculum.size_choices):

@@ -20,7 +20,7 @@ from looped.utils.errors import InputError
 class ShardedLoss(nn.Module):
     """Compute the loss of a model whose parameters are sharded. FSDP2 gathers them for the time of a call."""
 
-    def __init__(self, model: LoopModel, loss: Callable[[TensorBatch, int], LossOutput], group: Group) -> None:
+    def __init__(self, model: LoopModel, loss: Callable[[TensorBatch, int, int], LossOutput], group: Group) -> None:
         if group.store is None:
             raise InputError(
                 "train.shard: expected several processes, got one. Start them with torchrun.", field="train.shard"
@@ -36,9 +36,9 @@ class ShardedLoss(nn.Module):
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)
 
-    def forward(self, batch: TensorBatch, num_loops: int) -> LossOutput:
+    def forward(self, batch: TensorBatch, num_loops: int, free_loops: int) -> LossOutput:
         """Return the loss of a part of the batch."""
-        return self.loss(batch, num_loops)
+        return self.loss(batch, num_loops, free_loops)
 
     @contextmanager
     def gathered(self) -> Iterator[None]:

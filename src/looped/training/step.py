@@ -9,9 +9,10 @@ from looped.models import LoopModel
 from looped.models.engines import Compiled, set_engine
 from looped.models.model import load_weights
 from looped.training.distributed import ALONE, Group, tree_sum
-from looped.training.loss import LARGE_VOCABULARY, LossOutput, TensorBatch, loss_and_answers, objective
+from looped.training.loss import LARGE_VOCABULARY, LossOutput, TensorBatch, loss_and_answers, objective, own_read
 from looped.training.optim import Average, Optimizer, SpikeGuard
 from looped.training.sharding import ShardedLoss, part_like, whole
+from looped.utils import plugins
 from looped.utils.errors import require
 from looped.utils.memory import memory_for
 from looped.utils.types import Engine
@@ -42,10 +43,13 @@ class Stepper:
         # With a loss on many loops, the read-outs take half as long as the loops unless they are compiled. A single
         # read-out is not worth the seconds of compilation that every new example size costs.
         compile_read_out = uses_graph and config.supervision != "last" and model.spec.output_size < LARGE_VOCABULARY
-        self._read = Compiled(loss_and_answers) if compile_read_out else loss_and_answers
+        read = loss_and_answers if config.loss == "default" else own_read(plugins.find("train.loss", config.loss))
+        self._read = Compiled(read) if compile_read_out else read
 
-    def __call__(self, step: int, batch: TensorBatch, num_loops: int, lr_fraction: float) -> Tensor:
-        """Run step number `step` at this fraction of the peak learning rates.
+    def __call__(
+        self, step: int, batch: TensorBatch, num_loops: int, lr_fraction: float, free_loops: int = 0
+    ) -> Tensor:
+        """Run step number `step` at this fraction of the peak learning rates, after loops without a gradient.
 
         Return loss, accuracy, gradient norm, and 1 if the step was skipped or 0 if not.
         """
@@ -58,7 +62,7 @@ class Stepper:
             f"a larger --train.accumulation (now {train.accumulation}) or --train.remat (now {train.runtime.remat}; 1 "
             "keeps one state per loop)",
         ):
-            (outcome,) = self._step(batch, num_loops)
+            (outcome,) = self._step(batch, num_loops, free_loops)
         return outcome
 
     def state(self) -> dict[str, dict[str, Tensor]]:
@@ -99,8 +103,8 @@ class Stepper:
             for name, value in self.average.values.items():
                 value.copy_(part_like(average[name], value))
 
-    def _run_step(self, batch: TensorBatch, num_loops: int) -> tuple[Tensor]:
-        outcome = self.gradients(batch, num_loops)
+    def _run_step(self, batch: TensorBatch, num_loops: int, free_loops: int = 0) -> tuple[Tensor]:
+        outcome = self.gradients(batch, num_loops, free_loops)
         clip_norm = self.config.optimizer.clip_norm
         grad_norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), float("inf") if clip_norm is None else clip_norm
@@ -116,7 +120,7 @@ class Stepper:
             self.average.update()
         return (torch.cat((outcome, torch.stack((grad_norm, skipped)).to(outcome.dtype))),)
 
-    def gradients(self, batch: TensorBatch, num_loops: int) -> Tensor:
+    def gradients(self, batch: TensorBatch, num_loops: int, free_loops: int = 0) -> Tensor:
         """Compute the gradients of the whole batch, of which this rank has its share, and return loss and accuracy."""
         train = self.config
         num_pieces = 1 if train.pieces is None else train.pieces // self.group.size
@@ -125,7 +129,8 @@ class Stepper:
         # compares the examples of one part, so it may differ).
         total_weight = self.group.all_gather(torch.stack([piece.mask.sum() for piece in pieces])).sum()
         part_size = max(1, len(batch.inputs) * self.group.size // train.accumulation)
-        sums = tree_sum(self._backward(piece, part_size, total_weight, num_loops) for piece in pieces)
+        loops = num_loops, free_loops
+        sums = tree_sum(self._backward(piece, part_size, total_weight, *loops) for piece in pieces)
         in_tree = train.pieces is not None
         gradients = sums[:-1] if self.sharded is not None else self.group.sum(sums[:-1], in_tree=in_tree)
         (totals,) = self.group.sum(sums[-1:], in_tree=in_tree)
@@ -133,21 +138,23 @@ class Stepper:
             parameter.grad = gradient
         return totals
 
-    def _backward(self, piece: TensorBatch, part_size: int, total_weight: Tensor, num_loops: int) -> list[Tensor]:
+    def _backward(
+        self, piece: TensorBatch, part_size: int, total_weight: Tensor, num_loops: int, free_loops: int
+    ) -> list[Tensor]:
         """Return what a piece adds to the gradients and, last in the list, to loss and accuracy."""
         self.optimizer.zero_grad()
         exact = torch.float32 if self.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
         totals = torch.zeros(2, device=self.device, dtype=exact)
         for part in _split(piece, part_size):
-            output = (self.sharded or self._loss)(part, num_loops)
+            output = (self.sharded or self._loss)(part, num_loops, free_loops)
             weight = part.mask.sum() / total_weight
             (output.loss * weight).backward()
             totals += torch.stack((output.loss.detach(), output.accuracy)).to(exact) * weight
             del output  # free its graph before the next part builds its own
         return [*(parameter.grad for parameter in self._with_gradients()), totals]  # pyright: ignore[reportReturnType]
 
-    def _loss(self, batch: TensorBatch, num_loops: int) -> LossOutput:
-        return objective(self.model, batch, num_loops, self.config, self._read)
+    def _loss(self, batch: TensorBatch, num_loops: int, free_loops: int) -> LossOutput:
+        return objective(self.model, batch, num_loops, self.config, self._read, free_loops)
 
     def _with_gradients(self) -> list[torch.nn.Parameter]:
         return [parameter for parameter in self.model.parameters() if parameter.grad is not None]

@@ -5,7 +5,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -24,15 +24,17 @@ from looped.recipes import configure
 from looped.tasks import Split
 from looped.tasks.datasets import split_problems
 from looped.training.batches import batch_at, batches
+from looped.training.callbacks import Callback
 from looped.training.checkpoint import Checkpoint, save_checkpoint
 from looped.training.distributed import ALONE, Group, joined
 from looped.training.evaluation import EVALUATION_SEED, Evaluation, Stopped, evaluate, num_held_out
 from looped.training.flops import training_flops
 from looped.training.logger import Log, NoLog, require_tracker
-from looped.training.loss import TensorBatch, to_device
+from looped.training.loss import OwnLoss, TensorBatch, to_device
 from looped.training.run_folder import RunFolder, TrainResult
-from looped.training.schedules import loops_at, lr_fraction, sizes, trained_size, unreached
+from looped.training.schedules import free_loops_at, loops_at, lr_fraction, sizes, trained_size, unreached
 from looped.training.step import Stepper
+from looped.utils import plugins
 from looped.utils.errors import InputError, require_field
 from looped.utils.files import save_sealed
 from looped.utils.memory import memory_for
@@ -83,14 +85,27 @@ class Trainer:
     """Train one run. The state of a run is its model, the state of its `Stepper`, and `step`."""
 
     def __init__(
-        self, config: RunConfig, folder: str | Path | None = None, *, quiet: bool = False, group: Group = ALONE
+        self,
+        config: RunConfig,
+        folder: str | Path | None = None,
+        *,
+        quiet: bool = False,
+        group: Group = ALONE,
+        callbacks: Sequence[Callback] = (),
+        loss: OwnLoss | None = None,
     ) -> None:
         """Build the model and the optimizer. The default folder is under runs/, named after the config.
 
+        `loss(scores, batch)` replaces the loss of a loop; its name becomes the setting `train.loss`.
         `group` has the other processes that train the same run (see `training.distributed`). Rank 0 alone writes files,
         prints and evaluates.
         """
+        if loss is not None:
+            plugins.register(loss)
+            config = replace(config, train=config.train.override(loss=loss.__name__))
         config = _with_resolved_origin(config)
+        self.callbacks = callbacks if group.is_main else ()
+        self._stop_requested = False
         self.config, self.quiet, self.group = config, quiet or not group.is_main, group
         self.folder = RunFolder(Path("runs") / config.folder_name if folder is None else folder)
         runtime = config.train.runtime
@@ -263,9 +278,12 @@ class Trainer:
             for step, outcome in chain(done, self._steps(self.step + len(done))):
                 outcomes.append(outcome)
                 self.step = step + 1
+                for callback in self.callbacks:
+                    callback.on_step(self, step, outcome)
                 is_last = self.step == train.num_steps
                 timed_out = deadline is not None and time.monotonic() > deadline
                 wish = "signal" if stopped() else "time limit" if timed_out else None
+                wish = "callback" if wish is None and self._stop_requested else wish
                 stopped_by = None if is_last else _STOPS[self.group.largest(_STOPS.index(wish))]
                 stopping = stopped_by is not None
                 saving = is_last or stopping or self.step % runtime.checkpoint_every == 0
@@ -306,7 +324,14 @@ class Trainer:
 
     def train_step(self, step: int, batch: TensorBatch) -> Tensor:
         """Run one optimizer step and return the outcome of `Stepper`, still on the device."""
-        return self.stepper(step, batch, loops_at(step, self.config), lr_fraction(step, self.config.train))
+        config = self.config
+        return self.stepper(
+            step, batch, loops_at(step, config), lr_fraction(step, config.train), free_loops_at(step, config)
+        )
+
+    def request_stop(self) -> None:
+        """Stop after the current step, with a checkpoint. A callback may call this."""
+        self._stop_requested = True
 
     def _log_values(self, average: StepOutcome, step: int) -> dict[str, float]:
         values = {"loss": average.loss}
@@ -331,7 +356,9 @@ class Trainer:
         if not self.group.is_main:
             return
         _require_finite_state(checkpoint)
-        save_checkpoint(self.folder.checkpoints, checkpoint, self.config.train.runtime.max_file_bytes)
+        path = save_checkpoint(self.folder.checkpoints, checkpoint, self.config.train.runtime.max_file_bytes)
+        for callback in self.callbacks:
+            callback.on_checkpoint(self, self.step, path)
 
     def _validate(self, stopped: Callable[[], bool]) -> float | None:
         """Return the task's metric on validation data, or None if a signal arrived meanwhile. Rank 0 computes it."""
@@ -339,6 +366,8 @@ class Trainer:
             validation = self.group.from_main(lambda: self._metric_on_validation(stopped))
         if validation is not None:
             _require_finite(self.step, validation=validation)
+            for callback in self.callbacks:
+                callback.on_evaluation(self, self.step, validation)
         return validation
 
     def _metric_on_validation(self, stopped: Callable[[], bool]) -> float | None:
@@ -355,7 +384,7 @@ class Trainer:
         return self.seconds + time.monotonic() - self._started
 
     def _result(
-        self, *, validation: float | None = None, stopped_by: Literal["signal", "time limit"] | None = None
+        self, *, validation: float | None = None, stopped_by: Literal["signal", "time limit", "callback"] | None = None
     ) -> TrainResult:
         train = self.config.train
         return TrainResult(
@@ -394,13 +423,16 @@ def train(
     quiet: bool = False,
     recipe: str | None = None,
     block: str = "looped",
+    callbacks: Sequence[Callback] = (),
+    loss: OwnLoss | None = None,
     **settings: Any,
 ) -> TrainResult:
     """Train a run, or resume it. A finished run is not trained again.
 
     `run` is a config or the name of a task. For a task, settings start from a recipe (default: `fast` on a GPU,
     `laptop` on a CPU) and can be changed by name: `train("edit-distance", length=8, dim=128, num_steps=500)`. In a
-    script that torchrun starts, all its processes train the run together.
+    script that torchrun starts, all its processes train the run together. `callbacks` and `loss` are those of
+    `Trainer`.
     """
     if isinstance(run, str):
         run = configure(recipe or fitting_recipe(), run, block, **settings)
@@ -408,7 +440,7 @@ def train(
         names = ", ".join(["recipe"] * (recipe is not None) + ["block"] * (block != "looped") + [*settings])
         raise InputError(f"{names}: expected with the name of a task, got a RunConfig")
     with joined(run.train.runtime.device) as group:
-        return Trainer(run, folder, quiet=quiet, group=group).fit()
+        return Trainer(run, folder, quiet=quiet, group=group, callbacks=callbacks, loss=loss).fit()
 
 
 def _with_resolved_origin(config: RunConfig) -> RunConfig:
@@ -443,7 +475,7 @@ def _require_finite_state(checkpoint: Checkpoint) -> None:
 
 
 # Why ranks stop, in the order in which a rank's wish beats that of others.
-_STOPS: tuple[Literal["signal", "time limit"] | None, ...] = (None, "time limit", "signal")
+_STOPS: tuple[Literal["signal", "time limit", "callback"] | None, ...] = (None, "callback", "time limit", "signal")
 
 
 @contextmanager
