@@ -90,6 +90,19 @@ class ModelConfig:
     """precision of the matmuls; with bfloat16, weights stay in float32 and the state in float32 or 24 bits of it.
     float8 is experimental and equals bfloat16 on GPUs (`docs/performance.md`)"""
 
+    layer: str = "transformer"
+    """layer in the loop: a Transformer layer, or your own nn.Module from state to state (FILE.py:CLASS)"""
+    attention_bias: str = "none"
+    """added to the attention scores: none, alibi (a penalty for distance), or your own function (FILE.py:NAME)"""
+    dropout: float = 0.0
+    """share of each sublayer's update that is dropped in training"""
+    prelude_layers: int = 0
+    """untied layers between the embedding and the loop"""
+    coda_layers: int = 0
+    """untied layers between the loop and the head"""
+    start: Literal["input", "random"] = "input"
+    """state before the first loop: from the input (zeros with injection), or normal numbers (needs injection)"""
+
     def __post_init__(self) -> None:
         check_fields(self)
         _require_positive(self, "dim", "num_heads", "num_layers", "num_loops", "ff_dim")
@@ -111,6 +124,30 @@ class ModelConfig:
         has_projection = self.modulation_init == "exact" or conditioning in ("timestep", "scale", "gate", "shift")
         exact = f"exact with conditioning {conditioning!r}"
         require_field(has_projection, "modulation_init", exact, self.modulation_init)
+        require_field(0 <= self.dropout < 1, "dropout", "a number in [0, 1)", self.dropout)
+        _require_not_negative(self, "prelude_layers", "coda_layers")
+        keeps_input = self.start == "input" or self.injection != "none"
+        require_field(keeps_input, "start", "input with injection none, because the input would be lost", self.start)
+        is_ours = self.layer == "transformer"
+        alone = "transformer with block modulated or an attention bias, which your own layer would not see"
+        sees_all = is_ours or (self.block != "modulated" and self.attention_bias == "none")
+        require_field(sees_all, "layer", alone, self.layer)
+
+    @property
+    def is_random(self) -> bool:
+        """Return whether a training step draws random numbers."""
+        return self.dropout > 0 or self.start == "random"
+
+    @property
+    def extensions(self) -> list[str]:
+        """Return, in words, what the loop has that no kernel for all loops covers."""
+        used = {
+            "your own layer": self.layer != "transformer",
+            "an attention bias": self.attention_bias != "none",
+            "dropout": self.dropout > 0,
+            "a random start state": self.start == "random",
+        }
+        return [what for what, here in used.items() if here]
 
     @property
     def resolved_conditioning(self) -> str:
@@ -416,6 +453,10 @@ class RunConfig:
     def outside_code(self) -> dict[str, str]:
         """Return the SHA-256 of every file outside the package that defines a part of the run, by its file name."""
         parts: list[Any] = [type(self.task)]
+        if self.model.layer != "transformer":
+            parts.append(plugins.find("model.layer", self.model.layer))
+        if self.model.attention_bias not in ("none", "alibi"):
+            parts.append(plugins.find("model.attention_bias", self.model.attention_bias))
         if self.train.loss != "default":
             parts.append(plugins.find("train.loss", self.train.loss))
         files = {path.name: part for part in parts if (path := plugins.source_file(part)) is not None}

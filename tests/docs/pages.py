@@ -22,7 +22,8 @@ def commands(page: Path) -> list[list[str]]:
 
 
 def write_files(folder: Path) -> None:
-    """Write the files that pages show: Python blocks that start with a comment such as `# my_tasks.py`."""
+    """Link the examples, and write the files that pages show: blocks that start with a comment like `# my_tasks.py`."""
+    (folder / "examples").symlink_to(ROOT / "examples")
     for page in PAGES:
         for block in blocks(page, "python"):
             if found := re.match(r"# (\w+\.py)\n", block):

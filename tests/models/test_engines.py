@@ -289,7 +289,7 @@ def test_orthogonalised_matrices_are_nearly_orthogonal(shape):
 def test_out_of_memory_raises_in_one_line(error, whose, tmp_path):
     trainer = opened(tiny(train={"accumulation": 2, "remat": 3}), tmp_path / "run", engine="eager")
 
-    def out_of_memory(batch, num_loops):
+    def out_of_memory(*_):
         raise error
 
     trainer.stepper._step = out_of_memory
@@ -307,7 +307,7 @@ def test_out_of_memory_raises_in_one_line(error, whose, tmp_path):
 def test_other_errors_are_not_reported_as_out_of_memory(tmp_path):
     trainer = opened(tiny(), tmp_path / "run", engine="eager")
 
-    def wrong(batch, num_loops):
+    def wrong(*_):
         raise RuntimeError("shapes do not fit")
 
     trainer.stepper._step = wrong

@@ -61,6 +61,7 @@ def outcome(config: RunConfig, folder) -> torch.Tensor:
     assert trainer.fit().finished
     inputs = torch.from_numpy(config.task.sample(0, "test", range(4)).inputs)
     beyond = 1 if config.model.block == "standard" else 2
+    trainer.model.eval()
     with torch.no_grad():
         return torch.cat(
             [trainer.model(inputs, num_loops=config.model.num_loops * times).float() for times in (1, beyond)]

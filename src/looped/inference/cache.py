@@ -55,6 +55,8 @@ class Decoder:
     ) -> None:
         stack = model.stack
         require(stack.causal and model.spec.kind == "tokens", "model: expected a causal model of tokens")
+        plain = not stack.config.extensions and model.prelude is None and model.coda is None
+        require(plain, "model: expected Transformer layers in the loop alone, because a cache covers nothing else")
         require_counts(capacity=capacity)
         limited = model.config.positions == "learned" and capacity > model.spec.seq_len
         if limited:

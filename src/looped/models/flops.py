@@ -15,19 +15,25 @@ def forward_flops(config: ModelConfig, spec: Spec, num_loops: int, seq_len: int,
 
 
 def loop_flops(config: ModelConfig, spec: Spec, seq_len: int) -> int:
-    """Return the FLOPs of one loop. A causal model computes half of the attention scores."""
+    """Return the FLOPs of one loop. A user's own layer is counted as if it were a Transformer layer."""
+    inject = 4 * config.dim * config.dim if config.injection == "concat" else 0
+    return config.num_layers * _layer_flops(config, spec, seq_len) + seq_len * inject
+
+
+def _layer_flops(config: ModelConfig, spec: Spec, seq_len: int) -> int:
+    """Return the FLOPs of one Transformer layer. A causal model computes half of the attention scores."""
     dim = config.dim
     matrices = 2 * (4 * dim * dim + 2 * dim * config.resolved_ff_dim)
     scores = 4 * seq_len * dim // (2 if config.is_causal(spec.causal) else 1)
-    inject = 4 * dim * dim if config.injection == "concat" else 0
-    return seq_len * (config.num_layers * (matrices + scores) + inject)
+    return seq_len * (matrices + scores)
 
 
 def read_flops(config: ModelConfig, spec: Spec, seq_len: int) -> int:
-    """Return the FLOPs of one read-out."""
-    return 2 * seq_len * config.dim * spec.output_size
+    """Return the FLOPs of one read-out, with the layers after the loop."""
+    return 2 * seq_len * config.dim * spec.output_size + config.coda_layers * _layer_flops(config, spec, seq_len)
 
 
 def embed_flops(config: ModelConfig, spec: Spec, seq_len: int) -> int:
-    """Return the FLOPs of the embedding: none for tokens, a matmul for vectors."""
-    return 2 * seq_len * config.dim * spec.input_size if spec.kind == "vectors" else 0
+    """Return the FLOPs of the embedding (none for tokens, a matmul for vectors) and the layers before the loop."""
+    matmul = 2 * seq_len * config.dim * spec.input_size if spec.kind == "vectors" else 0
+    return matmul + config.prelude_layers * _layer_flops(config, spec, seq_len)

@@ -33,6 +33,7 @@ def why_not_fused(stack: LoopStack) -> str | None:
         "injection 'concat'": config.injection == "concat",
         "conditioning 'additive'": config.resolved_conditioning == "additive",
         "heads of odd size": config.dim // config.num_heads % 2 == 1,
+        **dict.fromkeys(config.extensions, True),
     }
     found = [what for what, here in missing.items() if here]
     return f"they do not cover {found[0]}" if found else None

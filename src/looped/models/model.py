@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +44,8 @@ class LoopModel(ShapedModule):
         is_tied = _ties_embeddings(config, spec)
         self.head = None if is_tied else nn.Parameter(linear_weight(spec.output_size, config.dim, generator))
         self.b_head = nn.Parameter(torch.zeros(spec.output_size)) if takes_vectors else None
+        self.prelude = _outer_stack(config, config.prelude_layers, spec, generator)
+        self.coda = _outer_stack(config, config.coda_layers, spec, generator)
         self.to(self.stack.dtype)
 
     def extra_repr(self) -> str:
@@ -83,7 +86,7 @@ class LoopModel(ShapedModule):
         elif positions == "coordinates":
             for table, ids in zip(self.positions, self.coordinates, strict=True):
                 state = state + F.embedding(ids[:seq_len], table)
-        return state
+        return state if self.prelude is None else self.prelude(state)
 
     def iterate(
         self,
@@ -111,7 +114,9 @@ class LoopModel(ShapedModule):
         return scores if self.b_head is None else scores + self.b_head
 
     def hidden_for_head(self, state: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq dim"]:
-        """Return the input of the head: the normalised state in the precision of the matmuls."""
+        """Return the input of the head: the normalised state, after the coda, in the precision of the matmuls."""
+        if self.coda is not None:
+            state = self.coda(state)
         if self.gain is not None:
             state = rms_normalise(state) * self.gain
         return state.to(self.stack.compute_dtype)
@@ -162,6 +167,16 @@ class LoopModel(ShapedModule):
             low, high = int(inputs.min()), int(inputs.max())
             is_token = low >= 0 and high < size
             require(is_token, f"inputs: expected token ids in 0..{size - 1}, got {low if low < 0 else high}")
+
+
+def _outer_stack(config: ModelConfig, num_layers: int, spec: Spec, generator: Generator) -> LoopStack | None:
+    """Return untied layers for before or after the loop, or None if there are none."""
+    if not num_layers:
+        return None
+    plain = {"block": "standard", "num_loops": 1, "conditioning": "auto", "modulation_init": "exact"}
+    outer = {"injection": "none", "layer": "transformer", "start": "input", "prelude_layers": 0, "coda_layers": 0}
+    own = replace(config, num_layers=num_layers, **plain, **outer)
+    return LoopStack(own, causal=spec.causal, generator=generator, quiet=True)
 
 
 def _ties_embeddings(config: ModelConfig, spec: Spec) -> bool:

@@ -4,14 +4,18 @@ The paper's three models are one class. `standard` applies the stack once and `l
 `modulated` (the paper's TMLT) is looped, and functions of the loop index scale its sublayers.
 """
 
+import sys
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.hooks import RemovableHandle
 
 from looped import kernels
 from looped.config import ModelConfig
@@ -25,6 +29,7 @@ from looped.models.conditioning import (
     loop_times,
     modulation_tables,
 )
+from looped.models.extensions import LayerHook, apply_own_layer, attention_bias, own_layers
 from looped.models.init import linear_weight
 from looped.models.module import ShapedModule
 from looped.utils.errors import InputError, require, require_counts
@@ -110,7 +115,10 @@ class LoopStack(ShapedModule):
         self.config = config
         self.causal = config.is_causal(causal)
         conditioning = config.resolved_conditioning
-        self.layers = nn.ModuleList(Layer(config, generator) for _ in range(config.num_layers))
+        if config.layer == "transformer":
+            self.layers = nn.ModuleList(Layer(config, generator) for _ in range(config.num_layers))
+        else:
+            self.layers = own_layers(config, generator)
         self.conditioner = build_conditioner(
             conditioning, config.dim, config.num_layers, config.num_loops, generator, config.modulation_init
         )
@@ -124,6 +132,8 @@ class LoopStack(ShapedModule):
         self.add_feed_forward = kernels.add_feed_forward
         self.all_loops: AllLoops | None = None
         self.remat = 0
+        self.start_seed = 0  # of a random start state outside training
+        self._layer_hooks: OrderedDict[int, LayerHook] = OrderedDict()
         self.growth_limit: float | None = None  # limit on the growth of an example's gradient, see kernels.limit_growth
         self.to(torch.float64 if config.precision == "float64" else torch.float32)
 
@@ -146,12 +156,18 @@ class LoopStack(ShapedModule):
     @property
     def dtype(self) -> torch.dtype:
         """Return the dtype of the weights, the modulation table and the state."""
-        return self._layers()[0].w_qkv.dtype  # not from `parameters()`, which is empty in replicas of DataParallel
+        return self._first_weight.dtype
 
     @property
     def device(self) -> torch.device:
         """Return the device of the weights."""
-        return self._layers()[0].w_qkv.device
+        return self._first_weight.device
+
+    @property
+    def _first_weight(self) -> Tensor:
+        # Not from `parameters()` if possible: it is empty in replicas of DataParallel.
+        layers = self._layers()
+        return layers[0].w_qkv if layers else next(self.parameters())
 
     @property
     def count_dtype(self) -> torch.dtype:
@@ -216,7 +232,7 @@ class LoopStack(ShapedModule):
         """
         embeddings = self._mask_embeddings(embeddings, attention_mask)
         num_loops, first_with_grad = self.checked_loops(num_loops), _first_with_grad(num_loops, backprop_loops)
-        if self.all_loops is not None and attention_mask is None:
+        if self.all_loops is not None and attention_mask is None and not self._layer_hooks:
             yield from zip(read, self.all_loops(embeddings, num_loops, read, first_with_grad), strict=True)
         elif self.remat and torch.is_grad_enabled():
             yield from self._rematerialise(embeddings, num_loops, read, first_with_grad, attention_mask)
@@ -278,7 +294,8 @@ class LoopStack(ShapedModule):
                 yield t, state
         for start in range(first_with_grad, num_loops, self.remat):
             loops = range(start, min(start + self.remat, num_loops))
-            states = checkpoint(piece, state, embeddings, loops, use_reentrant=False, preserve_rng_state=False)
+            keep_rng = self.config.dropout > 0
+            states = checkpoint(piece, state, embeddings, loops, use_reentrant=False, preserve_rng_state=keep_rng)
             yield from zip((t for t in loops if t in read), states, strict=False)
             state = states[-1]
 
@@ -301,8 +318,28 @@ class LoopStack(ShapedModule):
         return register
 
     def start(self, embeddings: Tensor) -> Tensor:
-        """Return the state before the first loop: the embeddings, or zeros if every loop injects them."""
-        return embeddings if self.config.injection == "none" else torch.zeros_like(embeddings)
+        """Return the state before the first loop: the embeddings, or zeros if every loop injects them.
+
+        A random start is drawn anew for every example in training. Otherwise `start_seed` decides it, equally for all
+        examples, so that an answer does not depend on the rest of its batch.
+        """
+        if self.config.start == "input":
+            return embeddings if self.config.injection == "none" else torch.zeros_like(embeddings)
+        if self.training:
+            return torch.randn_like(embeddings)
+        generator = torch.Generator().manual_seed(self.start_seed)
+        return torch.randn(embeddings.shape[1:], generator=generator).to(embeddings).expand_as(embeddings)
+
+    def register_layer_hook(self, hook: LayerHook) -> RemovableHandle:
+        """Call `hook(loop, layer, before, after)` after every layer of every loop, both counted from 0.
+
+        A state that it returns replaces `after`. While there is a hook, the loops run one by one.
+        """
+        if self.all_loops is not None:
+            print("looped: not the fused kernels while a layer hook is registered", file=sys.stderr)
+        handle = RemovableHandle(self._layer_hooks)
+        self._layer_hooks[handle.id] = hook
+        return handle
 
     def prepare(
         self,
@@ -325,6 +362,11 @@ class LoopStack(ShapedModule):
         bias = None
         if attention_mask is not None:
             bias = kernels.padding_bias(attention_mask, causal=self.causal, dtype=self.compute_dtype)
+        if self.config.attention_bias != "none":
+            own = attention_bias(
+                self.config, seq_len, causal=self.causal, dtype=self.compute_dtype, device=times.device
+            )
+            bias = own if bias is None else own + bias
         return Prepared(
             weights=[layer.weights(self.compute_dtype) for layer in layers],
             modulation=_by_loop(self._modulation_at(times), len(times), len(layers)),
@@ -340,8 +382,10 @@ class LoopStack(ShapedModule):
 
     def _modulation_at(self, times: Float[Tensor, " time"]) -> tuple[Modulation, Modulation]:
         table = None if self.conditioner is None else self.conditioner(times)
-        gains = zip(*(layer.gains for layer in self._layers()), strict=True)
-        attention, feed_forward = (None if each[0] is None else torch.stack(each) for each in gains)
+        gains = [layer.gains for layer in self._layers()] or [(None, None)]
+        attention, feed_forward = (
+            None if each[0] is None else torch.stack(each) for each in zip(*gains, strict=True)
+        )  # fmt: skip
         return modulation_tables(self.config.resolved_conditioning, table, (attention, feed_forward), len(times))
 
     def loop(
@@ -362,34 +406,52 @@ class LoopStack(ShapedModule):
             state = (torch.cat((state, embeddings), dim=-1) @ self.w_inject.T).to(state.dtype)
         if prepared.signal is not None:
             state = state + prepared.signal[t]
-        caches = remember or [None] * len(prepared.weights)
-        for weights, (attention, feed_forward), cache in zip(
-            prepared.weights, prepared.modulation[t], caches, strict=True
-        ):
-            state = self.add_attention(
-                state,
-                attention,
-                weights.w_qkv,
-                weights.w_out,
-                num_heads=self.config.num_heads,
-                causal=self.causal and prepared.bias is None,
-                bias=prepared.bias,
-                rotation=prepared.rotation,
-                attention_weights=self.config.attention_weights,
-                norm=self.config.norm,
-                remember=cache,
-            )
-            state = self.add_feed_forward(
-                state,
-                feed_forward,
-                weights.w_in,
-                weights.b_in,
-                weights.w_back,
-                weights.b_back,
-                activation=self.config.activation,
-                norm=self.config.norm,
-            )
+        caches = remember or [None] * len(self.layers)
+        for place, layer in enumerate(self.layers):
+            before = state
+            if isinstance(layer, Layer):
+                state = self._apply_layer(state, prepared, t, place, caches[place])
+            else:
+                state = self._dropped(state, apply_own_layer(layer, state))
+            for hook in self._layer_hooks.values():
+                replaced = hook(t, place, before, state)
+                state = state if replaced is None else replaced
         return state if prepared.attention_mask is None else state.where(prepared.attention_mask, 0.0)
+
+    def _apply_layer(self, state: Tensor, prepared: Prepared, t: int, place: int, cache: Remember | None) -> Tensor:
+        """Return the state after one Transformer layer: attention, then the feed-forward layer."""
+        weights, (attention, feed_forward) = prepared.weights[place], prepared.modulation[t][place]
+        attended = self.add_attention(
+            state,
+            attention,
+            weights.w_qkv,
+            weights.w_out,
+            num_heads=self.config.num_heads,
+            causal=self.causal and prepared.bias is None,
+            bias=prepared.bias,
+            rotation=prepared.rotation,
+            attention_weights=self.config.attention_weights,
+            norm=self.config.norm,
+            remember=cache,
+        )
+        state = self._dropped(state, attended)
+        updated = self.add_feed_forward(
+            state,
+            feed_forward,
+            weights.w_in,
+            weights.b_in,
+            weights.w_back,
+            weights.b_back,
+            activation=self.config.activation,
+            norm=self.config.norm,
+        )
+        return self._dropped(state, updated)
+
+    def _dropped(self, before: Tensor, after: Tensor) -> Tensor:
+        """Return `after`, in training with a part of its difference to `before` dropped."""
+        if not (self.training and self.config.dropout > 0):
+            return after
+        return before + F.dropout(after - before, self.config.dropout)
 
     def rotation(self, seq_len: int, device: torch.device) -> Rotation | None:
         """Return the angles of rotary positions, or None if the config has other positions."""

@@ -35,7 +35,9 @@ class Stepper:
         self.engine: Engine = set_engine(model.stack, runtime.engine)
         model.stack.remat = runtime.remat
         model.stack.growth_limit = optimizer.growth_limit
-        uses_graph = device.type == "cuda" and self.engine != "eager" and not runtime.shard
+        # A graph would replay the random numbers that it was captured with.
+        may_replay = not runtime.shard and not model.config.is_random
+        uses_graph = device.type == "cuda" and self.engine != "eager" and may_replay
         self._step = self._run_step
         if uses_graph:
             self._step = Replayed(self._run_step, agree=group.all_true)

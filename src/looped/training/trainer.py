@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -260,11 +261,15 @@ class Trainer:
 
     @contextmanager
     def evaluated_weights(self) -> Iterator[None]:
-        """Give the model the weights to evaluate inside this context. If they are sharded, every rank must enter it."""
+        """Give the model the weights to evaluate, and no dropout. If they are sharded, every rank must enter this."""
         average, sharded = self.stepper.average, self.stepper.sharded
-        with average.applied() if average is not None else nullcontext():
-            with sharded.gathered() if sharded is not None else nullcontext():
-                yield
+        self.model.eval()
+        try:
+            with average.applied() if average is not None else nullcontext():
+                with sharded.gathered() if sharded is not None else nullcontext():
+                    yield
+        finally:
+            self.model.train()
 
     def _fit(self, first_outcome: Tensor | None) -> TrainResult:
         """Train on from `self.step`. `first_outcome` belongs to that step if it was run already."""
@@ -325,9 +330,21 @@ class Trainer:
     def train_step(self, step: int, batch: TensorBatch) -> Tensor:
         """Run one optimizer step and return the outcome of `Stepper`, still on the device."""
         config = self.config
-        return self.stepper(
-            step, batch, loops_at(step, config), lr_fraction(step, config.train), free_loops_at(step, config)
-        )
+        with self._random_numbers_of(step):
+            return self.stepper(
+                step, batch, loops_at(step, config), lr_fraction(step, config.train), free_loops_at(step, config)
+            )
+
+    @contextmanager
+    def _random_numbers_of(self, step: int) -> Iterator[None]:
+        """Make dropout and random starts a function of seed, step and rank, so that there is no state to save."""
+        if not self.config.model.is_random:
+            yield
+            return
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            key = np.random.SeedSequence((self.config.seed, step, self.group.rank))
+            torch.manual_seed(int(key.generate_state(1, np.uint64)[0]) >> 1)
+            yield
 
     def request_stop(self) -> None:
         """Stop after the current step, with a checkpoint. A callback may call this."""

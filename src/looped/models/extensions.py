@@ -1,0 +1,66 @@
+"""What a user adds to the loop: layers and attention biases of their own, found by name (`utils/plugins.py`)."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor, nn
+
+from looped.config import ModelConfig
+from looped.utils import plugins
+from looped.utils.errors import InputError, require
+
+Bias = Callable[[int, int], Tensor]
+"""(sequence length, heads) -> what is added to the scores, (heads or 1, seq, seq); booleans are True at visible keys"""
+
+LayerHook = Callable[[int, int, Tensor, Tensor], Tensor | None]
+"""(loop, layer, state before the layer, state after it) -> a state that replaces the latter, or None"""
+
+
+def own_layers(config: ModelConfig, generator: Generator) -> nn.ModuleList:
+    """Return the user's layers, each built by `config.layer` from the config. The generator decides their weights."""
+    build = plugins.find("model.layer", config.layer)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        layers = [build(config) for _ in range(config.num_layers)]
+    for layer in layers:
+        is_module = isinstance(layer, nn.Module) and any(True for _ in layer.parameters())
+        require(is_module, f"model.layer: expected a module with parameters from {config.layer}, got {layer!r}")
+        buffers = [name for name, _ in layer.named_buffers()]
+        # Checkpoints hold parameters. A running average in a buffer would be lost on resuming.
+        require(not buffers, f"model.layer: expected a module without buffers, got {', '.join(buffers)}")
+    return nn.ModuleList(layers)
+
+
+def apply_own_layer(layer: nn.Module, state: Tensor) -> Tensor:
+    """Return the next state. Raise InputError unless it has the shape of the state."""
+    result = layer(state)
+    same = isinstance(result, Tensor) and result.shape == state.shape
+    got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+    require(same, f"model.layer: expected a state of shape {tuple(state.shape)}, got {got}")
+    return result.to(state.dtype)
+
+
+def attention_bias(
+    config: ModelConfig, seq_len: int, *, causal: bool, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Return the config's attention bias, (1, heads or 1, seq, seq), with -inf at keys that a query must not see."""
+    name = config.attention_bias
+    bias = (alibi if name == "alibi" else plugins.find("model.attention_bias", name))(seq_len, config.num_heads)
+    shapes = [(heads, seq_len, seq_len) for heads in (1, config.num_heads)]
+    if not isinstance(bias, Tensor) or tuple(bias.shape) not in shapes:
+        got = tuple(bias.shape) if isinstance(bias, Tensor) else type(bias).__name__
+        raise InputError(f"model.attention_bias: expected shape {shapes[1]} or {shapes[0]} from {name}, got {got}")
+    if bias.dtype == torch.bool:
+        bias = torch.zeros(bias.shape).masked_fill(~bias, -torch.inf)
+    if causal:
+        bias = bias.masked_fill(torch.ones(seq_len, seq_len, dtype=torch.bool).triu(1), -torch.inf)
+    sees_nothing = bool(bias.isneginf().all(dim=-1).any())
+    require(not sees_nothing, f"model.attention_bias: expected a visible key for every query from {name}")
+    return bias[None].to(device, dtype)
+
+
+def alibi(seq_len: int, num_heads: int) -> Tensor:
+    """Return a penalty for distance whose slope differs between heads (Press et al., 2022)."""
+    slopes = 2.0 ** (-8 * torch.arange(1, num_heads + 1) / num_heads)
+    places = torch.arange(seq_len)
+    return -slopes[:, None, None] * (places[:, None] - places).abs()
