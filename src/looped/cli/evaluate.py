@@ -129,9 +129,15 @@ def _compare_exits(command: EvalCommand, run: "Run", rules: "list[ExitRule]") ->
     most = command.loops[0] if command.loops else None
     with Bar() as progress:
         report = evaluate_exits(
-            run.model, run.task, rules, most, command.split, command.size, example_size=trained_size(run.config),
+            run.model,
+            run.task,
+            rules,
+            most,
+            command.split,
+            command.size,
+            example_size=trained_size(run.config),
             progress=progress,
-        )  # fmt: skip
+        )
     rows = [("exit", report.metric, "95 % interval", "mean loops", "most loops", "seconds")]
     for each in report.rows:
         score = each.score

@@ -108,8 +108,11 @@ class Budget(Watcher):
 
 
 WATCHERS: dict[str, type[Watcher]] = {
-    "stable": Stable, "entropy": LowEntropy, "change": SmallChange, "budget": Budget,
-}  # fmt: skip
+    "stable": Stable,
+    "entropy": LowEntropy,
+    "change": SmallChange,
+    "budget": Budget,
+}
 
 
 @dataclass(frozen=True)

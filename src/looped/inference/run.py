@@ -124,9 +124,14 @@ class Run:
         require(isinstance(task, Language), f"{self.name}: expected a model of language, got one of {task.name}")
         assert isinstance(task, Language)
         return continue_texts(
-            self.model, task.tokenizer, prompts, max_tokens=max_tokens, num_loops=num_loops, sampling=sampling,
+            self.model,
+            task.tokenizer,
+            prompts,
+            max_tokens=max_tokens,
+            num_loops=num_loops,
+            sampling=sampling,
             exit_rule=exit_rule,
-        )  # fmt: skip
+        )
 
     def solve(self, question: str | np.ndarray, num_loops: int | None = None) -> Iterator[Frame]:
         """Yield the answer after every loop. A question is text as a person types it, or the inputs of an example."""

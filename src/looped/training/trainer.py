@@ -175,8 +175,9 @@ class Trainer:
             yield
         except InputError as error:
             changed = differences(other, self.config)
-            paths = [path for part in ("model.", "task.", "train.optimizer.") for path in changed
-                     if path.startswith(part)][:3]  # fmt: skip
+            paths = [
+                path for part in ("model.", "task.", "train.optimizer.") for path in changed if path.startswith(part)
+            ][:3]
             reasons = (f"its {path} is {changed[path][0]!r}, this one's is {changed[path][1]!r}" for path in paths)
             raise InputError("; ".join((str(error), *reasons))) from None
 

@@ -89,10 +89,17 @@ def side_by_side(cells: Sequence[Cell], results: Sequence[CellResult], *, with_p
             series.append(Series("paper", GREY, [*printed.values()], places, style="reference", marker="D"))
         values = [value for one in series for value in one.x]
         log = not metric.is_share and min(values) > 0 and max(values) > 5 * min(values)
-        charts.append(Dots(
-            "", metric.label, tuple(groups), tuple(series), x_scale="log" if log else "linear",
-            x_range=metric.axis_range, percent=metric.is_share,
-        ))  # fmt: skip
+        charts.append(
+            Dots(
+                "",
+                metric.label,
+                tuple(groups),
+                tuple(series),
+                x_scale="log" if log else "linear",
+                x_range=metric.axis_range,
+                percent=metric.is_share,
+            )
+        )
     return charts
 
 
@@ -147,10 +154,17 @@ def loop_by_loop(results: Sequence[CellResult]) -> list[Lines]:
                     series.append(Series(name, colour, loops, values, style="dashed" if index else "line"))
         if series:
             marks = tuple(sorted({float(one.loops) for one in members if one.block != "standard"}))
-            charts.append(Lines(
-                title, "loops at which the answer is read", metric.label, tuple(series), marks=marks,
-                y_scale="linear" if metric.is_share else "log", **_y_axis(metric),
-            ))  # fmt: skip
+            charts.append(
+                Lines(
+                    title,
+                    "loops at which the answer is read",
+                    metric.label,
+                    tuple(series),
+                    marks=marks,
+                    y_scale="linear" if metric.is_share else "log",
+                    **_y_axis(metric),
+                )
+            )
     return charts
 
 
@@ -169,10 +183,16 @@ def learning_curves(results: Sequence[CellResult]) -> list[Lines]:
                 samples, values = zip(*points, strict=True)
                 series.append(Series(_label(one, members), COLOURS[one.block], samples, values, style="line"))
         if series:
-            charts.append(Lines(
-                title, "training samples", f"validation {metric.label}" if validated else "training loss",
-                tuple(series), y_scale="linear" if metric.is_share or not validated else "log", **_y_axis(metric),
-            ))  # fmt: skip
+            charts.append(
+                Lines(
+                    title,
+                    "training samples",
+                    f"validation {metric.label}" if validated else "training loss",
+                    tuple(series),
+                    y_scale="linear" if metric.is_share or not validated else "log",
+                    **_y_axis(metric),
+                )
+            )
     return charts
 
 
