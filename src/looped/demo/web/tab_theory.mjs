@@ -14,6 +14,8 @@ const VARIANTS = {
   "lean-multiset": "lean, equal tokens too",
   "modulated-minimal": "modulated, smallest",
   "modulated-sqrt": "modulated, square root of the loops",
+  "modulated-sqrt-multiset": "modulated, square root, equal tokens too",
+  "modulated-digits": "modulated, for bfloat16",
 };
 const TOKEN_COLOURS = ["var(--looped)", "var(--modulated)", "var(--good)"];
 const PLOT = { width: 420, height: 250, left: 40, right: 12, top: 10, bottom: 26 };
