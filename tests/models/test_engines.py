@@ -317,7 +317,7 @@ def test_other_errors_are_not_reported_as_out_of_memory(tmp_path):
 
 @pytest.mark.parametrize(("engine", "reason"), [("eager", "the eager engine does not have it"), ("fused", None)])
 def test_float8_in_another_engine_runs_in_bfloat16_and_says_so(engine, reason, capsys):
-    config = ModelConfig(block="looped", dim=512, num_heads=8, num_loops=2, precision="float8")
+    config = ModelConfig(block="looped", dim=512, num_heads=8, num_loops=2, positions="none", precision="float8")
     stack = LoopStack(config, generator=torch.Generator().manual_seed(0))
     plain = LoopStack(replace(config, precision="bfloat16"), generator=torch.Generator().manual_seed(0))
     x = torch.randn(1, 16, 512, generator=torch.Generator().manual_seed(1))
