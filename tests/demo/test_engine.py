@@ -16,7 +16,7 @@ from tests.demo.reference import SHIPPED, scores_at, shipped_model
 
 TOLERANCE = 1e-3
 QUICK_LOOPS = 4
-MOST = 0.98  # so that of 40 answers none may differ, and of 200 no more than four sensitive ones
+SPREAD = 10  # errors of two float32 programs that add in different orders are of one order of magnitude, not equal
 
 
 def engine_scores(node, tmp_path, path, kernel, inputs, loops, shape):
@@ -34,16 +34,17 @@ def assert_equal_to_torch(node, tmp_path, name, kernel, num_examples, loops):
     _, scores = engine_scores(node, tmp_path, shipped_path(name), kernel, inputs, loops, expected.shape)
     read = np.broadcast_to(config.task.counted(inputs)[:, None, :], expected.shape[:3])
     error = np.abs(scores - exact)[read].max(axis=-1)
-    # Some states are so sensitive that float32 itself is further off: then the engine may be as far off as PyTorch.
+    # Late loops can multiply the rounding of early ones by a thousand. PyTorch's error in float32 tells how far.
     torch_error = np.abs(expected - exact)[read].max(axis=-1)
-    assert np.median(error) < TOLERANCE
-    assert np.mean(error <= max(TOLERANCE, 2 * np.max(torch_error))) >= MOST
+    allowed = max(TOLERANCE, SPREAD * np.max(torch_error))
+    assert np.mean(error) < TOLERANCE
+    assert np.max(error) <= allowed
     if config.task.spec.kind == "tokens":
-        # Answers are equal unless the two likeliest are level within the precision of float32.
+        # Answers are equal unless the two likeliest are level within these errors.
         best = np.sort(exact[read], axis=-1)
-        decided = best[:, -1] - best[:, -2] > 2 * TOLERANCE
+        decided = best[:, -1] - best[:, -2] > 2 * allowed
         assert decided.mean() >= 0.9
-        assert np.mean((scores.argmax(-1)[read] == exact.argmax(-1)[read])[decided]) >= MOST
+        assert (scores.argmax(-1)[read] == exact.argmax(-1)[read])[decided].all()
 
 
 @pytest.mark.parametrize("name", SHIPPED)
