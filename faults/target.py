@@ -109,8 +109,10 @@ class Target:
         """Return the environment of the program: the tree's own code, one thread, its caches kept between tries."""
         code = self.source / "src" if (self.source / "src").is_dir() else self.source
         cache = kept_folder() / "cache"
+        paths = (str(code), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))
         return os.environ | {
-            "PYTHONPATH": f"{code}:{Path(__file__).parents[1]}", "OMP_NUM_THREADS": "1", "LOOPED_CACHE": str(cache),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "OMP_NUM_THREADS": "1", "LOOPED_CACHE": str(cache),
             "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "200", "TERM": "dumb", "CUDA_VISIBLE_DEVICES": "",
         }  # fmt: skip
 
