@@ -122,6 +122,12 @@ def test_values_have_no_stable_answer():
     assert answer_early(model, inputs, counted, ExitRule("budget", 1)).loops.tolist() == [1] * len(inputs)
 
 
+def test_early_exit_with_a_coda_is_refused():
+    model, inputs = slow_model(TOKENS, coda_layers=1), examples(TOKENS, batch=2)
+    with pytest.raises(InputError):
+        answer_early(model, inputs, torch.ones(inputs.shape, dtype=torch.bool), ExitRule("budget", 2))
+
+
 @pytest.fixture(scope="module")
 def puzzles():
     import looped

@@ -69,9 +69,14 @@ def _require_exportable(config: ModelConfig) -> None:
         ("norm", config.norm, ("rms",)),
         ("attention_weights", config.attention_weights, ("softmax",)),
         ("positions", config.positions, ("none", "learned", "sinusoidal", "rotary")),
+        ("layer", config.layer, ("transformer",)),
+        ("attention_bias", config.attention_bias, ("none",)),
+        ("start", config.start, ("input",)),
+        ("prelude_layers", config.prelude_layers, (0,)),
+        ("coda_layers", config.coda_layers, (0,)),
     ):
         if value not in known:
-            expected = f"{' or '.join(known)} for an export to Hugging Face"
+            expected = f"{' or '.join(map(str, known))} for an export to Hugging Face"
             raise InputError(f"model.{name}: expected {expected}, got {value!r}", field=f"model.{name}")
 
 

@@ -174,7 +174,7 @@ def answer_early(
 
     No example runs more than `num_loops` loops (default: the trained number).
     """
-    _require_classes(model, rule)
+    _require_supported(model, rule)
     stack, most = model.stack, model.stack.checked_loops(num_loops)
     embeddings = model.embed(inputs)
     prepared = stack.prepare(most, embeddings.shape[1], embeddings.device)
@@ -213,7 +213,7 @@ def read_early(
     In a loop that an earlier token skipped, a token attends to that token's keys and values of its last loop (`last`).
     With `computed`, every token runs all loops and only its scores are read early. Neither saves time here.
     """
-    _require_classes(model, rule)
+    _require_supported(model, rule)
     require(model.stack.causal, "model: expected a causal model")
     stack, most = model.stack, model.stack.checked_loops(num_loops)
     embeddings = model.embed(tokens)
@@ -250,6 +250,8 @@ class _LastSeen:
         return self.before
 
 
-def _require_classes(model: LoopModel, rule: ExitRule) -> None:
+def _require_supported(model: LoopModel, rule: ExitRule) -> None:
     if model.spec.kind == "vectors" and rule.kind in ("stable", "entropy"):
         raise InputError(f"exit: expected change or budget for a task without classes, got {rule}", field="exit")
+    # Answers are read at single positions, but a coda attends to all of them.
+    require(model.coda is None, f"model.coda_layers: expected 0 with an early exit, got {model.config.coda_layers}")
