@@ -23,13 +23,12 @@ Parsed = TypeVar("Parsed")
 
 # tyro adds every default to its help. Ours only says what None stands for, as (None: ...).
 JSON_HELP = "print one JSON object"
-AnyRun = Annotated[
-    tyro.conf.Positional[str],
-    tyro.conf.arg(
-        help="folder of a trained run, a model file, a name that `looped models` lists, or a task, which stands for "
-        "its best shipped model"
-    ),
-]
+_RUN_HELP = (
+    "folder of a trained run, a model file, a name that `looped models` lists, or a task, which stands for its best "
+    "shipped model"
+)
+AnyRun = Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_RUN_HELP)]
+SeveralRuns = Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(help=f"each one: {_RUN_HELP}")]
 
 # tyro's messages about text that is not a number, and what to say instead. (For lists, only the help that follows the
 # message tells the type.)

@@ -36,6 +36,9 @@ VERBS = {
     "inspect": Verb(
         "inspect RUN", "look inside a trained run: state, continuity and modulation per loop", "inspect:inspect"
     ),
+    "compare": Verb(
+        "compare RUN...", "compare trained runs: scores, differing settings, learning curves", "compare:compare"
+    ),
     "models": Verb("models", "list, check and pack trained models; a model's name can stand for RUN", "models:models"),
     "export": Verb("export RUN", "write a trained run for Hugging Face or as ONNX", "export:export"),
     "demo": Verb("demo", "write a page that runs the shipped models in a browser, and open it", "demo:demo"),
@@ -156,7 +159,7 @@ def _forget_output() -> None:
 
 
 def _help() -> str:
-    verbs = "".join(f"  {verb.usage:<12} {verb.help}\n" for verb in VERBS.values())
+    verbs = "".join(f"  {verb.usage:<14} {verb.help}\n" for verb in VERBS.values())
     return (
         "looped: train, evaluate and ask looped Transformers\n\n"
         "usage: looped VERB ... [--json]     (looped VERB --help shows more)\n\n"
