@@ -118,7 +118,6 @@ def bound(dtype: torch.dtype, plain_error: float) -> float:
 
 def guarded(rows: int, columns: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Poisoned memory (rows, columns) for a kernel to write to, and what lies right behind it."""
-    poison = torch.nan if dtype.is_floating_point else 77
-    whole = torch.full((rows + 2, columns), poison, dtype=dtype, device=DEVICE)
+    whole = torch.full((rows + 2, columns), torch.nan, dtype=dtype, device=DEVICE)
     whole[rows:] = GUARD
     return whole[:rows], whole[rows:]

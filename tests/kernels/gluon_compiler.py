@@ -65,18 +65,6 @@ def activation_products(**options):
     )  # fmt: skip
 
 
-def feed_forward_backward(**options):
-    from looped.kernels.gluon_common import box_of
-    from looped.kernels.gluon_feed_forward import _feed_forward_backward
-
-    tile, hidden, rest = box_of(empty(TOKENS, 256), 64, 256), empty(TOKENS, FF), empty(TOKENS, 256, dtype=torch.int8)
-    w_in, w_back = box_of(empty(FF, 256), 64, 256), box_of(empty(256, FF), 256, 64)
-    return _feed_forward_backward.warmup(
-        tile, tile, tile, w_in, w_back, empty(TOKENS, dtype=FLOAT32), rest, rest, empty(FF), hidden, hidden,
-        empty(64, FF, dtype=FLOAT32), TOKENS, FF=FF, **options, num_warps=4, maxnreg=168, grid=(8,),
-    )  # fmt: skip
-
-
 def attend_backward(**options):
     from looped.kernels.gluon_attention import _attend_backward
     from looped.kernels.gluon_common import box_of
@@ -106,7 +94,6 @@ KERNELS = {
     "answers": lambda: all_loops(CAUSAL=False, SHORT=False, KEEP=False),
     "causal training": lambda: all_loops(CAUSAL=True, SHORT=True, KEEP=True),
     "activation": lambda: activation_products(KIND="gelu"),
-    "feed-forward": lambda: feed_forward_backward(KIND="gelu"),
     "attention": lambda: attend_backward(CAUSAL=True, ROTARY=True, ROTATED=False),
 }
 

@@ -270,11 +270,6 @@ def _store(pointer: Pointer, value: Tensor, mask=None) -> None:
     pointer.memory[places[kept]] = value.to(pointer.memory.dtype)[kept]
 
 
-def _atomic_add(pointer: Pointer, value: Tensor, sem: str) -> None:
-    assert sem == "relaxed"
-    pointer.memory.index_put_((pointer.places.expand(value.shape),), value, accumulate=True)
-
-
 def _allocate(dtype, shape, _layout=None):
     return Barriers(shape[0]) if dtype == torch.int64 else Shared(torch.full(shape, torch.nan, dtype=dtype))
 
@@ -289,8 +284,7 @@ LANGUAGE = {
         ("NVMMADistributedLayout", "DotOperandLayout", "BlockedLayout", "SliceLayout", "SwizzledSharedLayout",
          "NVMMASharedLayout", "DistributedLinearLayout"), Layout,
     ),
-    **{name: getattr(torch, name) for name in ("bfloat16", "float32", "int8", "int16", "int32", "int64")},
-    **{name: getattr(torch, name) for name in ("exp2", "log2", "rsqrt", "where")},
+    **{name: getattr(torch, name) for name in ("bfloat16", "float32", "int64", "exp2", "log2", "rsqrt", "where")},
     "constexpr": lambda value: value,
     "static_range": range,
     "program_id": lambda _axis: LOCAL.program,
@@ -308,8 +302,6 @@ LANGUAGE = {
     "convert_layout": lambda x, layout, assert_trivial=False: x,
     "load": _load,
     "store": _store,
-    "atomic_add": _atomic_add,
-    "cast": lambda x, dtype, bitcast: x.view(dtype),
     "inline_asm_elementwise": lambda asm, constraints, args, **_options: _inline_asm(asm, constraints, args),
     "warp_specialize": warp_specialize,
 }  # fmt: skip

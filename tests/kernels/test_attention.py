@@ -21,7 +21,6 @@ from tests.kernels.cases import (
 
 pytest.importorskip("triton")
 
-from looped.kernels import triton_attention
 from looped.kernels.triton_attention import attend, attend_backward, paired
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*determinis.*:UserWarning")  # CUDA's, where poison asks for it
@@ -101,28 +100,6 @@ def test_attention_and_its_gradient(batch, seq_len, num_heads, size, causal, rot
         (out, exact[1], error(plain[1], exact[1])),
     ):
         assert_near(got, wanted, bound(dtype, plain_error))
-    assert all(bool((guard == GUARD).all()) for guard in (behind_out, behind_mixed))
-
-
-@pytest.mark.parametrize("rotary", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("batch", "seq_len", "num_heads", "size"), [(2, 129, 1, 16), (1, 202, 2, 64), (1, 256, 1, 32)])
-def test_blocked_attention_and_its_gradients_match_softmax(
-    batch, seq_len, num_heads, size, causal, rotary, monkeypatch
-):
-    monkeypatch.setattr(triton_attention, "MIDDLE_LONGEST", 256)
-    qkv, grad, rotation = example(batch, seq_len, num_heads, size, torch.bfloat16, rotary)
-    exact = plainly(qkv, grad, rotation, batch, num_heads, causal, torch.float64)
-    plain = plainly(qkv, grad, rotation, batch, num_heads, causal, torch.bfloat16)
-    heads = {"num_heads": num_heads, "seq_len": seq_len, "causal": causal}
-    (out, behind_out), (mixed, behind_mixed) = (guarded(*shape, torch.bfloat16) for shape in (qkv.shape, grad.shape))
-    attended = both_ways(qkv, grad, rotation, out, mixed, **heads)
-    assert attended.whole is None
-    for found in (attended.mixed, mixed):
-        assert_near(found, exact[0], bound(torch.bfloat16, error(plain[0], exact[0])))
-    parts = (each.chunk(3, dim=1) for each in (out, exact[1], plain[1]))
-    for found, wanted, rounded in zip(*parts, strict=True):  # queries, keys and values apart
-        assert_near(found, wanted, bound(torch.bfloat16, error(rounded, wanted)))
     assert all(bool((guard == GUARD).all()) for guard in (behind_out, behind_mixed))
 
 

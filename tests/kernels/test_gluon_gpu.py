@@ -7,7 +7,7 @@ import torch
 
 from looped.kernels.reference import Rotation
 from tests.kernels.cases import bound, error
-from tests.kernels.plans import Case, Inputs, by_definition, check, fused, taken_apart
+from tests.kernels.plans import Case, Inputs, by_definition, check, taken_apart
 
 CUDA = torch.device("cuda")
 BFLOAT16 = torch.bfloat16
@@ -33,12 +33,7 @@ CASES = {
     "no modulation": replace(REAL, attention=(), feed_forward=(), activation="silu", seq_len=127),
     "growth limit": replace(REAL, batch=5, growth_limit=1.05),
 }
-KERNELS = {
-    "loops": "run_loops",
-    "activation": "activation_products",
-    "attention": "attend_backward",
-    "feed_forward": "feed_forward_backward",
-}
+KERNELS = {"loops": "run_loops", "activation": "activation_products", "attention": "attend_backward"}
 
 
 @pytest.fixture
@@ -60,15 +55,7 @@ def launches(monkeypatch) -> dict[str, int]:
         monkeypatch.setattr(module, function, counted)
     for limit in ("BUSY_FOR_ANSWERS", "BUSY_FOR_TRAINING", "FEWEST_TOKENS"):
         monkeypatch.setattr(triton_loops, limit, 0)
-    monkeypatch.setattr(triton_loops, "BUSY_FOR_FEED_FORWARD", float("inf"))
     return counts
-
-
-@pytest.fixture
-def whole_feed_forward(launches, monkeypatch) -> dict[str, int]:
-    """Let the kernel of the whole feed-forward layer replace that of the activation."""
-    monkeypatch.setattr("looped.kernels.triton_loops.BUSY_FOR_FEED_FORWARD", 0.0)
-    return launches
 
 
 def answers(inputs: Inputs) -> tuple[torch.Tensor, ...]:
@@ -88,31 +75,13 @@ def test_answers_in_one_launch_match_definition(case, launches):
     for t, state in zip(case.read, answers(inputs), strict=True):
         wanted = exact[f"state {t}"]
         assert error(state, wanted) <= bound(BFLOAT16, error(plain[f"state {t}"], wanted))
-    assert launches == {"loops": 1, "activation": 0, "attention": 0, "feed_forward": 0}
+    assert launches == {"loops": 1, "activation": 0, "attention": 0}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_states_and_gradients_match_definition(case, launches):
     check(case, BFLOAT16)
-    loops = case.num_loops
-    assert launches == {"loops": 1, "activation": loops, "attention": loops, "feed_forward": 0}
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_states_and_gradients_with_whole_feed_forward_match_definition(case, whole_feed_forward):
-    check(case, BFLOAT16)
-    loops = case.num_loops
-    assert whole_feed_forward == {"loops": 1, "activation": 0, "attention": loops, "feed_forward": loops}
-
-
-def test_gradients_of_many_sequences_are_the_same_bits_again(whole_feed_forward):
-    """More tiles than multiprocessors, several times: a race would show."""
-    inputs = Inputs(replace(REAL, batch=200, num_loops=4, read=(3,)))
-    first = fused(inputs, BFLOAT16)
-    for _ in range(3):
-        again = fused(inputs, BFLOAT16)
-        for name, wanted in first.items():
-            assert torch.equal(again[name], wanted), name
+    assert launches == {"loops": 1, "activation": case.num_loops, "attention": case.num_loops}
 
 
 @pytest.mark.parametrize("seq_len", [128, 122])

@@ -22,8 +22,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from looped.kernels.gluon_common import activate_with_slope, box_of, copy_in, num_multiprocessors
 from looped.kernels.gluon_common import attempt as attempt
+from looped.kernels.gluon_common import box_of, copy_in, num_multiprocessors, tanh
 from looped.kernels.reference import Activation, LayerWeights
 
 DIM, PIECE, TILE = 256, 128, 128
@@ -86,6 +86,22 @@ def _groups(tokens: int, ff_dim: int, device: torch.device) -> int:
 
 
 @gluon.jit
+def _activate(z, KIND: gl.constexpr):
+    """Return the activation and its derivative."""
+    if KIND == "relu":
+        return gl.maximum(z, 0.0), gl.where(z > 0, 1.0, 0.0)
+    half = 0.5 * z
+    if KIND == "gelu":
+        square = z * z
+        t = tanh(z * (0.7978845608 + 0.035677408137 * square))
+        slope = (half - half * t * t) * (0.7978845608 + 0.107032224411 * square) + (0.5 + 0.5 * t)
+    else:
+        t = tanh(half)  # silu is z sigmoid(z), and sigmoid(z) = (1 + tanh(z / 2)) / 2
+        slope = 0.5 * (half - half * t * t) + (0.5 + 0.5 * t)
+    return half * t + half, slope
+
+
+@gluon.jit
 def _in_order(x, LAYOUT: gl.constexpr):
     """Return (64, 128) with its columns in the order of memory. They stay in their threads."""
     x = gl.permute(gl.reshape(x, [64, 4, 4, 4, 2]), [0, 1, 3, 2, 4])
@@ -139,7 +155,7 @@ def _compute(which, ring, work, matrices, turns, places, FF: gl.constexpr, KIND:
         _release(ring, which, box + 1)
         grad = warpgroup_mma(_next(ring, which, box + 3), w_back.index(1), grad, is_async=True)
         mbarrier.arrive(turns.index(1 - which), count=1)
-        active, slope = activate_with_slope(z + gl.load(b_ptr + channels).to(gl.float32)[None, :], KIND)
+        active, slope = _activate(z + gl.load(b_ptr + channels).to(gl.float32)[None, :], KIND)
         tokens_here = tile * 128 + rows
         at = tokens_here[:, None] * FF + columns[None, :]
         there = (tokens_here < tokens)[:, None]

@@ -71,38 +71,6 @@ def tanh(x):
 
 
 @gluon.jit
-def activate_with_slope(z, KIND: gl.constexpr):
-    """Return the activation and its derivative."""
-    if KIND == "relu":
-        return gl.maximum(z, 0.0), gl.where(z > 0, 1.0, 0.0)
-    half = 0.5 * z
-    if KIND == "gelu":
-        square = z * z
-        t = tanh(z * (0.7978845608 + 0.035677408137 * square))
-        slope = (half - half * t * t) * (0.7978845608 + 0.107032224411 * square) + (0.5 + 0.5 * t)
-    else:
-        t = tanh(half)  # silu is z sigmoid(z), and sigmoid(z) = (1 + tanh(z / 2)) / 2
-        slope = 0.5 * (half - half * t * t) + (0.5 + 0.5 * t)
-    return half * t + half, slope
-
-
-@gluon.jit
-def join_bits(value, rest):
-    """Return bfloat16 numbers with the eight bits that were cut off them, as float32 (`triton_pointwise.Rounded`)."""
-    bits = (gl.cast(value, gl.int16, bitcast=True).to(gl.int32) << 8) + rest.to(gl.int32)
-    return gl.cast(bits << 8, gl.float32, bitcast=True)
-
-
-@gluon.jit
-def split_bits(x):
-    """Return float32 numbers, rounded to 24 bits, as the nearest bfloat16 and the eight bits that it cuts off."""
-    bits = gl.where(x == x, gl.cast(x, gl.int32, bitcast=True), 0x7FC00000)  # one NaN that rounding leaves a NaN
-    bits = (bits + 128) >> 8
-    value = (bits + 128) >> 8
-    return gl.cast(value.to(gl.int16), gl.bfloat16, bitcast=True), (bits - (value << 8)).to(gl.int8)
-
-
-@gluon.jit
 def pairs_of(x):
     """Split (rows, columns) into its even and its odd columns."""
     return gl.split(gl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))

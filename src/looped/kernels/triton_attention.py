@@ -16,14 +16,11 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from looped.kernels import triton_blocked_attention as blocked
 from looped.kernels.reference import Rotation
 from looped.kernels.triton_common import Angles, dot, gluon_kernels, load_angles, precision_of, turn
 from looped.kernels.triton_pointwise import gather_heads, rotate_heads
 
 LONGEST = 128
-MIDDLE_LONGEST = 128
-"""tokens up to which longer sequences take `triton_blocked_attention.py`: none, because it was slower on an H200"""
 SIZES = (16, 32, 64)
 """supported head sizes: a matmul needs 16, and larger heads do not fit beside the scores"""
 WARPS = 8
@@ -69,8 +66,6 @@ def attend(
             PRECISION=precision_of(qkv), num_warps=WARPS, num_stages=1,
         )  # fmt: skip
         return Attended(mixed)
-    if _is_blocked(qkv, num_heads, seq_len):
-        return Attended(blocked.attend(qkv, rotation, num_heads=num_heads, seq_len=seq_len, causal=causal))
     if rotation is not None:
         rotate_heads(qkv, rotation, num_heads=num_heads, seq_len=seq_len)
     with torch.set_grad_enabled(keep):
@@ -92,10 +87,6 @@ def attend_backward(
     """
     tokens, dim = mixed.shape
     size = dim // num_heads
-    if _is_blocked(qkv, num_heads, seq_len):
-        heads = {"num_heads": num_heads, "seq_len": seq_len, "causal": causal}
-        blocked.attend_backward(qkv, grad, rotation, out=out, mixed=mixed, **heads)
-        return
     if attended is None or attended.whole is None:
         gluon = gluon_kernels("attention")
         if gluon is not None and gluon.covers(qkv, num_heads=num_heads, seq_len=seq_len):
@@ -117,10 +108,6 @@ def attend_backward(
     grad = grad.view(-1, seq_len, num_heads, size).transpose(1, 2)
     parts = torch.autograd.grad(attended.whole, attended.heads, grad)
     gather_heads(parts, rotation, num_heads=num_heads, seq_len=seq_len, out=out)
-
-
-def _is_blocked(qkv: Tensor, num_heads: int, seq_len: int) -> bool:
-    return seq_len <= MIDDLE_LONGEST and blocked.covers(qkv, num_heads=num_heads, seq_len=seq_len)
 
 
 def _fits(qkv: Tensor, num_heads: int, seq_len: int) -> bool:

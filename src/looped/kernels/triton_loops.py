@@ -173,9 +173,6 @@ backward pass computes the pre-activation again."""
 BUSY_FOR_ANSWERS, BUSY_FOR_TRAINING = 0.45, 0.6
 """share of the GPU (`gluon_loops.share_busy`) above which one launch for all loops is faster than one per operation; on
 an H200, 60 and 80 sequences of 128 tokens"""
-BUSY_FOR_FEED_FORWARD = float("inf")
-"""share of the multiprocessors (`gluon_feed_forward.share_busy`) above which the feed-forward layer's backward pass is
-one launch: never, because the launch was slower on an H200 (421 us against 279 at 65,536 tokens)"""
 FEWEST_TOKENS = 2**12
 """tokens of a batch above which the activation's backward pass is one launch (`gluon_activation.py`)"""
 HALVED_TOKENS = 2**16
@@ -208,7 +205,7 @@ class _Pass:
         self.back_in_float8: dict[int, tuple[ScaledMatrices, ScaledMatrices]] = {}
         """W_in and W_back of each layer in 8 bits, as the backward pass reads them"""
         self.interleaved: dict[int, Any] = {}
-        """matrices of each layer in the order of `interleaved_tables`"""
+        """matrices of each layer in the order of `gluon_activation.interleaved`"""
         self.heads: dict[str, Any] = {"num_heads": plan.num_heads, "seq_len": x.shape[1], "causal": plan.causal}
 
     def in_order(self, weights: LayerWeights) -> LayerWeights:
@@ -351,15 +348,15 @@ class _Pass:
             weights, norms, (qkv, attended, z, rotated) = self.folded[layer].of_loop(t), trace.norms[layer], made[layer]
             places = self.operands(gradients, t, layer)
             between = norms.of(FEED_FORWARD, t)
-            grad, out = Rounded(places.grad_feed, rest), Rounded(places.grad_attention, rest)
-            if not self.feed_forward_in_one_launch(t, layer, between, grad, out, places):
-                if not self.slopes_in_one_launch(t, layer, between.value, places):
-                    if z is None:
-                        z = product(between.value, weights.w_in, weights.b_in, transposed=True)
-                    grad_normed = self.feed_forward_backward(t, layer, z, places)
-                else:
-                    grad_normed = product(places.slope, weights.w_in, transposed=False)
-                norm_backward(between, grad_normed, grad, out=out)
+            if self.slopes_in_one_launch(t, layer, between.value, places):
+                grad_normed = product(places.slope, weights.w_in, transposed=False)
+            else:
+                if z is None:
+                    z = product(between.value, weights.w_in, weights.b_in, transposed=True)
+                grad_normed = self.feed_forward_backward(t, layer, z, places)
+            norm_backward(
+                between, grad_normed, Rounded(places.grad_feed, rest), out=Rounded(places.grad_attention, rest)
+            )
             attend_backward(
                 qkv, attended, product(places.grad_attention, weights.w_out, transposed=False), self.plan.rotation,
                 rotated=rotated, angles=self.angles, out=places.grad_qkv, mixed=places.mixed, **self.heads,
@@ -392,14 +389,6 @@ class _Pass:
         assert slope is not None
         return float8_product(slope, w_in.of_loop(t))
 
-    def feed_forward_kernel(self, tokens: int) -> Any:
-        """Return the module that computes a feed-forward layer's backward pass in one launch, or None if it is slower
-        or does not support the layer."""
-        gluon, weights = gluon_kernels("feed_forward"), self.folded[0].tables
-        if gluon is None or self.plan.float8 or gluon.share_busy(tokens, weights.w_in.device) < BUSY_FOR_FEED_FORWARD:
-            return None
-        return gluon if gluon.covers(weights, tokens) else None
-
     def activation_kernel(self, tokens: int) -> Any:
         """Return the module that computes the activation's backward pass with both its matmuls, or None."""
         gluon, weights = gluon_kernels("activation"), self.folded[0].tables
@@ -408,42 +397,20 @@ class _Pass:
         return gluon if gluon.covers(weights, tokens, weights.w_in.device) else None
 
     def num_slope_sums(self, tokens: int) -> int:
-        """Return the largest number of rows of sums that either kernel writes; 0 if neither runs."""
-        whole, activation = self.feed_forward_kernel(tokens), self.activation_kernel(tokens)
-        ff_dim, device = self.folded[0].tables.w_in.shape[1], self.folded[0].tables.w_in.device
-        return max(
-            0 if whole is None else whole.num_sums(tokens, device),
-            0 if activation is None else activation.num_sums(tokens, ff_dim, device),
-        )
-
-    def interleaved_tables(self, layer: int) -> Any:
-        """Return a layer's matrices in the order in which both kernels read them."""
-        if layer not in self.interleaved:
-            activation: Any = gluon_kernels("activation")
-            self.interleaved[layer] = activation.interleaved(self.folded[layer].tables)
-        return self.interleaved[layer]
-
-    def feed_forward_in_one_launch(
-        self, t: int, layer: int, normed: Normed, grad: Rounded, out: Rounded, places: Operands
-    ) -> bool:
-        """Fill the layer's `places` and write the gradient of its input to `out`; return False if no kernel runs."""
-        gluon = self.feed_forward_kernel(len(normed.value))
-        if gluon is None:
-            return False
-        launch = partial(
-            gluon.feed_forward_backward, normed, grad, self.interleaved_tables(layer), places.active, places.slope,
-            places.slope_sums, out, loop=t, activation=self.plan.activation,
-        )  # fmt: skip
-        return gluon.attempt("the feed-forward layer's backward pass", launch)
+        """Return how many rows of sums the kernel of `slopes_in_one_launch` writes; 0 if it does not run."""
+        gluon, w_in = self.activation_kernel(tokens), self.folded[0].tables.w_in
+        return 0 if gluon is None else gluon.num_sums(tokens, w_in.shape[1], w_in.device)
 
     def slopes_in_one_launch(self, t: int, layer: int, normed: Tensor, places: Operands) -> bool:
         """Fill the activation's `places`; return False if no kernel runs."""
         gluon = self.activation_kernel(len(normed))
         if gluon is None:
             return False
+        if layer not in self.interleaved:
+            self.interleaved[layer] = gluon.interleaved(self.folded[layer].tables)
         launch = partial(
-            gluon.activation_products, normed, places.grad_feed, self.interleaved_tables(layer), places.active,
-            places.slope, places.slope_sums, loop=t, activation=self.plan.activation,
+            gluon.activation_products, normed, places.grad_feed, self.interleaved[layer], places.active, places.slope,
+            places.slope_sums, loop=t, activation=self.plan.activation,
         )  # fmt: skip
         return gluon.attempt("the activation's backward pass", launch)
 
