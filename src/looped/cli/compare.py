@@ -1,6 +1,6 @@
 """`looped compare RUN RUN ...`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from looped.utils.errors import require
 from looped.utils.types import Device
 
 if TYPE_CHECKING:
+    from looped.config import ModelConfig
     from looped.experiments.comparison import MeasuredRun
 
 SHOWN_POINTS = 8
@@ -35,19 +36,27 @@ def compare(arguments: list[str]) -> None:
     command = parse(CompareCommand, arguments, "looped compare")
     require(len(command.runs) > 1, f"runs: expected two or more, got {len(command.runs)}")
 
-    from looped.experiments.comparison import differing_settings, loops_around_trained, measure_run
-    from looped.models.engines import choose_device
+    from looped.experiments.comparison import differing_settings, loops_around_trained
 
-    device = choose_device(command.device)
-    measured = []
-    for name in command.runs:
-        with Bar() as progress:
-            loops = (lambda _: command.loops) if command.loops else loops_around_trained
-            measured.append(measure_run(name, loops, command.size, device, progress))
+    measured = measure_all(command, loops_around_trained)
     settings = differing_settings([each.run.config for each in measured])
     parts = [_scores(measured), _settings(measured, settings), _curves(measured)]
     about = {"runs": [each.to_json() for each in measured], "differences": settings}
     show(about, "\n\n".join("\n".join(lines) for lines in parts if lines), as_json=command.json)
+
+
+def measure_all(command: Any, usual_loops: "Callable[[ModelConfig], Sequence[int]]") -> "list[MeasuredRun]":
+    """Return the measured runs of a command, at its loops or, if it names none, at the usual ones of each model."""
+    from looped.experiments.comparison import measure_run
+    from looped.models.engines import choose_device
+
+    loops = (lambda _: command.loops) if command.loops else usual_loops
+    device = choose_device(command.device)
+    measured = []
+    for name in command.runs:
+        with Bar() as progress:
+            measured.append(measure_run(name, loops, command.size, device, progress))
+    return measured
 
 
 def _scores(measured: "Sequence[MeasuredRun]") -> list[str]:
