@@ -33,7 +33,7 @@ def near(seq_len: int, num_heads: int) -> torch.Tensor:
 if __name__ == "__main__":
     looped.register(Convolution)
     looped.register(near)
-    small = {"length": 4, "alphabet": 2, "dim": 32, "num_loops": 4, "num_steps": 100, "eval_size": 200}
+    small = {"length": 4, "alphabet": 2, "max_letters": 2, "dim": 32, "num_loops": 4, "num_steps": 100}
     for name, settings in {"layer": {"layer": "Convolution"}, "mask": {"attention_bias": "near"}}.items():
         config = looped.configure("laptop", "lcs", **small, **settings)
         result = looped.train(config, f"runs/own-{name}", quiet=True)
