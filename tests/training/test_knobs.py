@@ -24,11 +24,17 @@ COMPANIONS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
 }
 
 
+# Needs a wide model and a GPU; tests/kernels/test_float8.py covers it.
+ELSEWHERE = ("float8",)
+
+
 def enumerations(config: type) -> dict[str, tuple[str, ...]]:
     hints = get_type_hints(config)
     volatile = {each.name for each in fields(config) if each.metadata.get("volatile")}
     return {
-        name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal and name not in volatile
+        name: tuple(value for value in get_args(hint) if value not in ELSEWHERE)
+        for name, hint in hints.items()
+        if get_origin(hint) is Literal and name not in volatile
     }
 
 

@@ -225,8 +225,8 @@ def test_train_with_a_non_finite_gradient_saves_no_checkpoint(tmp_path):
     trainer = Trainer(tiny(train={"checkpoint_every": 1, "log_every": 100}), tmp_path / "run", quiet=True)
     gradients = trainer.stepper.gradients
 
-    def broken(batch, num_loops):
-        seen = gradients(batch, num_loops)
+    def broken(*arguments):
+        seen = gradients(*arguments)
         if trainer.step == 2:
             next(trainer.model.parameters()).grad.fill_(float("nan"))
         return seen
