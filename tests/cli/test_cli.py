@@ -265,7 +265,7 @@ def test_solve_of_a_tree_prints_a_short_question_and_whole_json(tmp_path, capsys
 
 HELPS = [
     *(f"train {task}" for task in TASKS), *(f"paper {verb}" for verb in ("list", "run", "report")),
-    "eval", "solve", "inspect", "compare", "plot", "models list", "models check", "models pack", "data check",
+    "eval", "solve", "inspect", "compare", "plot", "sweep", "models list", "models check", "models pack", "data check",
     "theory verify", "theory approximate", "theory plot", "theory moduli", "theory memorize", "theory bounds",
     "bench train", "bench infer", "bench scaling",
 ]  # fmt: skip

@@ -47,7 +47,7 @@ def compare(arguments: list[str]) -> None:
 
 def measure_all(command: Any, usual_loops: "Callable[[ModelConfig], Sequence[int]]") -> "list[MeasuredRun]":
     """Return the measured runs of a command, at its loops or, if it names none, at the usual ones of each model."""
-    from looped.experiments.comparison import measure_run
+    from looped.experiments.comparison import score_run
     from looped.models.engines import choose_device
 
     loops = (lambda _: command.loops) if command.loops else usual_loops
@@ -55,7 +55,7 @@ def measure_all(command: Any, usual_loops: "Callable[[ModelConfig], Sequence[int
     measured = []
     for name in command.runs:
         with Bar() as progress:
-            measured.append(measure_run(name, loops, command.size, device, progress))
+            measured.append(score_run(name, loops, command.size, device, progress))
     return measured
 
 

@@ -36,6 +36,7 @@ VERBS = {
     "inspect": Verb(
         "inspect RUN", "look inside a trained run: state, continuity and modulation per loop", "inspect:inspect"
     ),
+    "sweep": Verb("sweep TASK", "train and test a run for every combination of some settings", "sweep:sweep"),
     "compare": Verb(
         "compare RUN...", "compare trained runs: scores, differing settings, learning curves", "compare:compare"
     ),

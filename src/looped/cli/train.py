@@ -30,7 +30,7 @@ _CALLBACK_HELP = "your own callbacks, as FILE.py:CLASS (see looped.Callback)"
 def train(arguments: list[str]) -> None:
     """Train a model, or resume its training. Several processes that torchrun started train it together."""
     with reported_by_rank_0():
-        parsed, config = _parse(arguments)
+        parsed, config = parse_run(arguments)
 
     from looped import training
     from looped.serde import encode
@@ -57,7 +57,7 @@ def train(arguments: list[str]) -> None:
         raise interrupted  # exit with an error, so that a script does not use an unfinished run
 
 
-def _parse(arguments: list[str]) -> tuple[Any, "RunConfig"]:
+def parse_run(arguments: list[str]) -> tuple[Any, "RunConfig"]:
     """Return the parsed flags and the run they describe."""
     from looped.config import ModelConfig, RunConfig, TrainConfig
     from looped.recipes import recipes_for

@@ -50,7 +50,7 @@ class MeasuredRun:
         }
 
 
-def measure_run(
+def score_run(
     name: str,
     loops: Callable[[ModelConfig], Sequence[int]],
     size: int | None = None,
