@@ -18,9 +18,10 @@ except ImportError:
     ) from None
 
 
-class LoopedModel(
-    LoopModel, PyTorchModelHubMixin, library_name="looped", tags=["looped-transformer"], license="apache-2.0"
-):
+_CARD: dict[str, Any] = {"library_name": "looped", "tags": ["looped-transformer"], "license": "apache-2.0"}
+
+
+class LoopedModel(LoopModel, PyTorchModelHubMixin, **_CARD):
     """A `LoopModel` with `from_pretrained`, `save_pretrained` and `push_to_hub`.
 
     `model` and `task` are settings as JSON values, as in the `config.json` that `looped export` writes.
