@@ -1,4 +1,4 @@
-"""What one worker does: train a run to the end, test it, and write its record."""
+"""Train one run to the end, test it, and write its record, in a worker."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""Where the runs of an experiment are trained and tested: in processes of this machine, or on a Ray cluster."""
+"""Train and test the runs of an experiment in processes of this machine, or on a Ray cluster."""
 
 import multiprocessing
 import os

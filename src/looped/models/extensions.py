@@ -1,4 +1,4 @@
-"""What a user adds to the loop: layers and attention biases of their own, found by name (`utils/plugins.py`)."""
+"""Find a user's own layers and attention biases by name (`utils/plugins.py`) and apply them in the loop."""
 
 from collections.abc import Callable
 
