@@ -51,9 +51,8 @@ def batch_of(text: str, solution: str):
 
 def searched(numbers, target: int) -> str | None:
     """Return the result of the fast search as text. It stores the steps from the last to the first."""
-    hands, steps = np.zeros((5, 4), dtype=np.int64), np.zeros((3, 4), dtype=np.int64)
-    hands[4] = numbers
-    if not search(hands, 4, target, Countdown().largest_number, steps):
+    steps = np.zeros((3, 4), dtype=np.int64)
+    if not search(numbers, 4, target, Countdown().largest_number, steps):
         return None
     return ", ".join(f"{a} {OPERATORS[operator - PLUS]} {b} = {c}" for a, operator, b, c in steps[::-1].tolist())
 
