@@ -1,4 +1,4 @@
-"""A task outside the package, from training to comparison, with a kill in between: all on the command line."""
+"""A task outside the package, from training to a report, with a kill in between: all on the command line."""
 
 import json
 import os
@@ -75,3 +75,14 @@ def test_own_task_is_asked_and_compared_after_training(runs):
     found = json.loads(said("compare", killed, whole, *plugin, "--size", "50", "--loops", "3", "--json"))
     assert found["differences"] == {}
     assert [run["test"]["rows"] for run in found["runs"]] == [scores[0]["rows"]] * 2
+
+
+def test_own_task_is_reported_with_the_score_of_eval(runs, tmp_path):
+    killed, whole = map(str, runs)
+    flags = ["--plugin", str(TASK), "--out", str(tmp_path / "page"), "--size", "400", "--json"]
+    told = json.loads(said("report", killed, whole, *flags))
+    assert told["runs"] == [killed]  # the other one has the same settings
+    (row,) = json.loads(said("eval", killed, "--plugin", str(TASK), "--size", "400", "--json"))["rows"]
+    page = Path(told["page"]).read_text()
+    assert "majority, n = 15" in page
+    assert f"{100 * row['accuracy']:.1f}" in page

@@ -17,7 +17,16 @@ from tests.paths import ROOT
 
 README, LIBRARY = ROOT / "README.md", ROOT / "docs" / "library.md"
 COMMANDS = sorted({tuple(command) for page in PAGES for command in commands(page)})
-SLOW = {"train", "eval", "bench", "inspect", "compare", "plot", "sweep"}  # verbs that train, measure, or need a run
+SLOW = {
+    "train",
+    "eval",
+    "bench",
+    "inspect",
+    "compare",
+    "plot",
+    "report",
+    "sweep",
+}  # verbs that train, measure, or need a run
 
 
 def is_quick(command: tuple[str, ...]) -> bool:

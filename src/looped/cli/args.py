@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from looped.utils.errors import InputError, require, require_one_of
-from looped.utils.files import is_stream, writing
+from looped.utils.files import in_the_way, is_stream, writing
 from looped.utils.plugins import is_item, load_item
 
 Parsed = TypeVar("Parsed")
@@ -166,6 +166,13 @@ def require_svg(path: Path | None) -> None:
     expected = path is None or path.suffix.lower() == ".svg"
     require(expected, f"expected a picture's file that ends in .svg, got {str(path)!r}")
     require_writable(path)
+
+
+def require_folder(name: str, path: Path) -> None:
+    """Raise InputError, which names the flag, if a file stands where a folder must be."""
+    if (found := in_the_way(path)) is not None:
+        what, where = found
+        raise InputError(f"--{name} must be a folder, got the {what} {where}")
 
 
 def require_writable(path: Path | None) -> None:

@@ -41,6 +41,7 @@ VERBS = {
         "compare RUN...", "compare trained runs: scores, differing settings, learning curves", "compare:compare"
     ),
     "plot": Verb("plot RUN...", "draw trained runs: scores against loops, learning curves, modulation", "plot:plot"),
+    "report": Verb("report RUN...", "write a page about finished runs: charts, settings and costs", "report:report"),
     "models": Verb("models", "list, check and pack trained models; a model's name can stand for RUN", "models:models"),
     "export": Verb("export RUN", "write a trained run for Hugging Face or as ONNX", "export:export"),
     "demo": Verb("demo", "write a page that runs the shipped models in a browser, and open it", "demo:demo"),

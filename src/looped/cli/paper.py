@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from looped.cli.args import aligned, leading_name, parse, show
-from looped.utils.errors import InputError, require
-from looped.utils.files import in_the_way
+from looped.cli.args import aligned, leading_name, parse, require_folder, show
+from looped.utils.errors import require
 from looped.utils.text import duration
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class Command:
     """The flags that every verb takes."""
 
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
-    """which ones (none given: all; looped paper list names them)"""
+    """which ones, by name (looped paper list) or your own as FILE.py:FUNCTION (none given: all of ours)"""
     cells: tuple[str, ...] = ()
     """only the cells that fit these patterns of ROW:COLUMN, such as 'ED40:*' or '*:modulated*'"""
     json: bool = False
@@ -67,7 +66,7 @@ class RunCommand(StatusCommand):
     """Train and test the missing runs; the same command resumes them."""
 
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
-    """which ones, at least one (looped paper list names them)"""
+    """which ones, at least one, by name (looped paper list) or your own as FILE.py:FUNCTION"""
     on: Literal["local", "ray"] = "local"
     """where to train: in processes of this machine, or on a Ray cluster (the running one, or else a local one)"""
     workers: int | None = None
@@ -109,9 +108,8 @@ def paper(arguments: list[str]) -> None:
     kind, carry_out = VERBS[verb]
     command = parse(kind, rest, f"looped paper {verb}")
     for name, place in vars(command).items():
-        if name in ("root", "results", "out") and (found := in_the_way(place)) is not None:
-            what, where = found
-            raise InputError(f"--{name} must be a folder, got the {what} {where}")
+        if name in ("root", "results", "out"):
+            require_folder(name, place)
     carry_out(command)
 
 
@@ -136,14 +134,15 @@ def _list(command: ListCommand) -> None:
     from looped.experiments.scales import estimated_seconds
     from looped.experiments.spec import check_scale
 
+    scale = check_scale(command.scale)
     rows = [("id", "cells", "runs", "work", "title")]
     for one in listed:
         configs = one.configs()
-        seconds = sum(estimated_seconds(config, check_scale(command.scale)) for config in configs)
+        seconds = sum(estimated_seconds(config, scale) for config in configs)
         rows.append((one.id, str(len(one.cells)), str(len(configs)), duration(seconds), one.title))
     lines = aligned(rows, "<>>><")
-    on = "one CPU core" if listed[0].scale in ("smoke", "laptop") else "one H200"
-    note = f"\nscale {listed[0].scale}; work: training on {on}, computed from its operations and a measured speed"
+    on = "one CPU core" if scale in ("smoke", "laptop") else "one H200"
+    note = f"\nscale {scale}; work: training on {on}, computed from its operations and a measured speed"
     print("\n".join([*lines, note]))
 
 

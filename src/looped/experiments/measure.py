@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from looped.config import ModelConfig, RunConfig
-from looped.experiments.records import RECORD_NAME, Record, read_record, run_key, shrunk, training_curve
+from looped.experiments.records import RECORD_NAME, Record, read_record, run_key, save_record, shrunk, training_curve
 from looped.experiments.spec import EvalPlan
 from looped.tasks.language import corpus
 from looped.training.evaluation import Evaluation
@@ -16,6 +16,7 @@ from looped.training.logger import read_log
 from looped.training.run_folder import RunFolder, TrainResult
 from looped.training.schedules import trained_size
 from looped.utils.errors import require
+from looped.utils.types import Device
 from looped.utils.version import commit
 
 # An evaluation reads the answers at multiples of 1/12 of the trained loops, up to twice their number.
@@ -86,6 +87,17 @@ def measure_run(config: RunConfig, folder: Path, plan: EvalPlan, before: Record 
         elif kind == "extra" and key not in record.extra:
             record = replace(record, extra={**record.extra, key: measure()})
     return replace(record, finished=True)
+
+
+def record_run(folder: Path, plan: EvalPlan, device: Device = "auto") -> Record:
+    """Return the record of a finished run. What it lacks is measured on this device and stored in the run's folder."""
+    config = RunFolder(folder).read_config()
+    config = replace(config, train=config.train.override(device=device))
+    record = own_record(folder, config)
+    if record is None or lacking(record, config, plan):
+        record = measure_run(config, folder, plan, record)
+        save_record(folder / RECORD_NAME, record)
+    return record
 
 
 def _finite(kind: str, key: str, evaluation: Evaluation, record: Record) -> tuple[Evaluation | None, Record]:

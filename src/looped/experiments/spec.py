@@ -90,6 +90,10 @@ class Experiment:
     is_study: bool = False
     """True if the question is ours and not the paper's"""
 
+    def __post_init__(self) -> None:
+        are_cells = isinstance(self.cells, tuple) and all(isinstance(cell, Cell) for cell in self.cells)
+        require_field(are_cells and bool(self.cells), "cells", "a tuple of cells", self.cells)
+
     @property
     def label(self) -> str:
         """Return the title with the scale."""

@@ -25,7 +25,8 @@ from looped.experiments.scales import (
 )
 from looped.experiments.spec import FULL_SIZE, Cell, Experiment, Scale, check_scale, require_unique
 from looped.recipes import recipes_for
-from looped.utils.errors import require_one_of
+from looped.utils import plugins
+from looped.utils.errors import InputError, require, unknown
 
 # Table 1, test accuracy in %: standard, then looped and modulated with the four loop counts of the problem.
 TABLE_1: dict[str, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
@@ -227,9 +228,28 @@ SAME_TABLE = {"table1-dense": "table1"}
 
 
 def experiment(name: str, scale: str = "laptop") -> Experiment:
-    """Return an experiment by its id; raise InputError if the id or the scale is unknown."""
-    require_one_of("experiment", name, EXPERIMENTS)
-    return require_unique(EXPERIMENTS[name](check_scale(scale)))
+    """Return an experiment by its id, or a user's own by `FILE.py:FUNCTION` or by the name of a plugin's function.
+
+    Raise InputError if the name or the scale is unknown.
+    """
+    size = check_scale(scale)
+    return require_unique(EXPERIMENTS[name](size) if name in EXPERIMENTS else _own_experiment(name, size))
+
+
+def is_built_in(one: Experiment) -> bool:
+    """Return whether an experiment is one of ours, not a user's own."""
+    return one.id in EXPERIMENTS
+
+
+def _own_experiment(name: str, scale: Scale) -> Experiment:
+    """Return what a user's function makes of a scale. Raise InputError unless it is an experiment with its own id."""
+    outside = {} if plugins.is_item(name) else dict(plugins.outside_items())
+    if not plugins.is_item(name) and name not in outside:
+        raise InputError(f"{unknown('experiment', name, EXPERIMENTS)}{plugins.HINT}", field="experiment")
+    made = plugins.call(name, outside.get(name) or plugins.load_item(name), scale)
+    require(isinstance(made, Experiment), f"{name}: expected a function from a scale to an Experiment, got {made!r}")
+    require(not is_built_in(made), f"{name}: expected an experiment with an id of its own, got {made.id!r}")
+    return made
 
 
 def all_recipes(name: str, scale: Scale) -> list[Experiment]:

@@ -82,6 +82,16 @@ def load_item(text: str) -> Any:
     return getattr(module, name)
 
 
+def call(name: str, function: Any, *arguments: Any) -> Any:
+    """Call a user's function. Raise InputError, which names the function and the line, for whatever it raises."""
+    try:
+        return function(*arguments)
+    except InputError as error:
+        raise InputError(f"{name}: {error}", field=error.field) from None
+    except Exception as error:
+        raise InputError(f"{name}: {_explain(error)}") from None
+
+
 def is_item(text: str) -> bool:
     """Return whether a text has the form `FILE.py:NAME`."""
     place, _, name = text.rpartition(":")

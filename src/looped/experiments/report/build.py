@@ -26,12 +26,12 @@ from looped.experiments.report.tables import (
     settings_table,
 )
 from looped.experiments.spec import SCALE_TEXT, Cell, Experiment, Scale
-from looped.experiments.tables import EXPERIMENTS, SAME_TABLE, experiment
+from looped.experiments.tables import EXPERIMENTS, SAME_TABLE, experiment, is_built_in
 from looped.utils.errors import InputError
 from looped.utils.files import read_text, save_text
 from looped.viz.plots import Chart, Lines, draw
 
-TITLE = "Looped Transformers: the paper and our results"
+TITLE, OWN_TITLE = "Looped Transformers: the paper and our results", "Results"
 FINDINGS = "findings.toml"
 """file in the folder of the records: a text written by a person per experiment, by scale (`full` for full size)"""
 
@@ -92,16 +92,18 @@ def build_report(
     records: Mapping[str, Record],
     experiments: Sequence[Experiment] | None = None,
     *,
-    title: str = TITLE,
+    title: str | None = None,
     findings: Findings | None = None,
     every_run: bool = True,
+    names: Mapping[str, str] | None = None,
 ) -> Report:
     """Return the report of any set of records.
 
-    Without `experiments`, the runs are grouped by their problem. With `every_run`, runs that belong to none of the
-    experiments are listed as well.
+    Without `experiments`, the runs are grouped by their problem, and `names` has a name for each record's key. With
+    `every_run`, runs that belong to none of the experiments are listed as well.
     """
-    chosen = own_experiments(records.values()) if experiments is None else experiments
+    chosen = own_experiments(records.values(), names or {}) if experiments is None else experiments
+    is_of_paper = any(map(is_built_in, chosen))
     texts = findings or {}
     tables, studies, small, missing = [], [], [], []
     for name in dict.fromkeys(SAME_TABLE.get(one.id, one.id) for one in chosen):
@@ -112,21 +114,22 @@ def build_report(
         elif group[0].is_study:
             studies.append(_own_table(group, found, texts))
         else:
-            full = [one for one in group if one.is_full_size or one.scale is None]
+            full = [one for one in group if one.is_full_size or not is_built_in(one)]
             if any(found[one] for one in full):
                 tables.append(_paper_table(full, [result for one in full for result in found[one]], texts))
             small += [_own_table([one], found, texts) for one in group if one not in full and found[one]]
-    others = other_runs(records.values(), chosen) if every_run else []
+    others = other_runs(records.values(), chosen)
+    hidden = set() if every_run else {record.key for record in others}
     return Report(
-        title,
-        _facts(tables, records.values()),
+        title or (TITLE if is_of_paper else OWN_TITLE),
+        _facts(tables, [record for key, record in records.items() if key not in hidden]),
         tuple(tables),
         tuple(studies),
         tuple(small),
-        other_runs_table(others, chosen) if others else None,
+        other_runs_table(others, chosen) if others and every_run else None,
         tuple(missing),
         _text(texts, "about", "written"),
-        experiments is not None,
+        is_of_paper,
     )
 
 
@@ -167,27 +170,36 @@ def reported_experiments(
     smoke = [experiment(name, "smoke") for name in names]
     if not any(map(has_results, real)) and any(map(has_results, smoke)):
         return smoke
-    # An experiment without results is listed once as missing.
-    return [one for one in real if has_results(one) or one.scale == "laptop"]
+    # An experiment without results is listed once as missing. A user's own may be the same at every scale.
+    return list(dict.fromkeys(one for one in real if has_results(one) or one.scale in ("laptop", None)))
 
 
-def own_experiments(records: Iterable[Record]) -> list[Experiment]:
+def own_experiments(records: Iterable[Record], names: Mapping[str, str] | None = None) -> list[Experiment]:
     """Return an experiment per problem for runs that belong to no table.
 
-    The columns are the models. A second run of a model with other settings is in the row `variant 2`, and so on.
+    The columns are the models. If two runs have the same model but other settings, each run has a row with its name.
     """
-    problems: dict[str, dict[str, Cell]] = {}
+    problems: dict[str, dict[str, Record]] = {}
     for record in sorted(records, key=lambda record: record.config.model.num_loops):
-        config, model = record.config, record.config.model
-        cells = problems.setdefault(f"{config.task.name}, {problem_name(config)}", {})
-        column = "standard" if model.block == "standard" else f"{model.block} r={model.num_loops}"
-        number = 1 + sum(cell.column == column for cell in cells.values())
-        row = problem_name(config) if number == 1 else f"variant {number}"
-        cells.setdefault(seedless_key(config), Cell(row, column, config))
+        title = f"{record.config.task.name}, {problem_name(record.config)}"
+        problems.setdefault(title, {}).setdefault(seedless_key(record.config), record)
     return [
-        Experiment(f"runs-{index}", name, "", None, tuple(cells.values()))
-        for index, (name, cells) in enumerate(problems.items())
+        Experiment(f"runs-{index}", title, "", None, _own_cells(list(runs.values()), names or {}))
+        for index, (title, runs) in enumerate(problems.items())
     ]
+
+
+def _own_cells(records: Sequence[Record], names: Mapping[str, str]) -> tuple[Cell, ...]:
+    """Return a cell per run of one problem. A run without a name is called `variant 2`, and so on."""
+    models = [record.config.model for record in records]
+    columns = ["standard" if model.block == "standard" else f"{model.block} r={model.num_loops}" for model in models]
+    repeated = len(set(columns)) < len(columns)
+    cells = []
+    for place, (record, column) in enumerate(zip(records, columns, strict=True)):
+        number = 1 + columns[:place].count(column)
+        row = problem_name(record.config) if number == 1 else f"variant {number}"
+        cells.append(Cell(names.get(record.key, row) if repeated else row, column, record.config))
+    return tuple(cells)
 
 
 def read_findings(folder: Path) -> dict[str, dict[str, str]]:
