@@ -3,6 +3,7 @@
 - `paper`: the settings of the paper (Appendix C)
 - `fast`: the settings that learned fastest in our measurements
 - `dense`: the string tasks, trained on the answers for all prefixes
+- `warm`: `dense`, from the weights of a shipped model of a smaller problem
 - `laptop`: a small version of `fast` for two CPU cores
 
 A recipe is a starting point: any flag or `dataclasses.replace` overrides it.
@@ -45,6 +46,11 @@ _SIX_LENGTHS = {"size_schedule": "growing", "size_choices": (0.25, 0.4, 0.55, 0.
 _DENSE_STRINGS = {**_SIX_LENGTHS, **_GRADIENT_LIMITS, "batch_size": 128}
 _LOOPED_DENSE = {"muon_learning_rate": 0.004, "learning_rate": 4e-4}
 _MODULATED_DENSE = {"muon_learning_rate": 0.003, "learning_rate": 3e-4}
+
+# Shipped models know how to compare strings, so longer strings or more loops need a short training at lower rates.
+_WARM_STRINGS = {**_DENSE_STRINGS, "size_choices": (0.6, 0.7, 0.8, 0.9, 1.0)}
+_LOOPED_WARM = {"muon_learning_rate": 0.003, "learning_rate": 3e-4}
+_MODULATED_WARM = {"muon_learning_rate": 0.002, "learning_rate": 2e-4}
 
 _FAST: dict[str, dict[str, Any]] = {
     "model": {"dim": 256, "num_heads": 4, "injection": "add", "positions": "rotary", "precision": "bfloat16"},
@@ -167,6 +173,21 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
         "lcs/looped": {"train": _LOOPED_DENSE},
         "lcs/modulated": {"train": _MODULATED_DENSE},
     },
+    "warm": {
+        _ALL: _FAST,
+        "edit-distance": {
+            "task": {"answers": "prefixes"},
+            "train": {**_WARM_STRINGS, "curriculum_steps": 2000, "num_steps": 5000},
+        },
+        "edit-distance/looped": {"train": {**_LOOPED_WARM, "init_from": "edit-distance/looped-r50"}},
+        "edit-distance/modulated": {"train": {**_MODULATED_WARM, "init_from": "edit-distance/modulated-r50"}},
+        "lcs": {
+            "task": {"answers": "prefixes"},
+            "train": {**_WARM_STRINGS, "curriculum_steps": 1400, "num_steps": 3500},
+        },
+        "lcs/looped": {"train": {**_LOOPED_WARM, "init_from": "lcs/looped-r50"}},
+        "lcs/modulated": {"train": {**_MODULATED_WARM, "init_from": "lcs/modulated-r50"}},
+    },
     "laptop": {
         _ALL: {
             "model": {"dim": 64, "num_heads": 4, "injection": "add", "positions": "rotary"},
@@ -202,8 +223,8 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
 
 
 def recipes_for(task: str) -> tuple[str, ...]:
-    """Return the names of a task's recipes. Only string tasks have `dense`."""
-    return tuple(name for name in RECIPES if name != "dense" or task in RECIPES[name])
+    """Return the names of a task's recipes. Only string tasks have `dense` and `warm`."""
+    return tuple(name for name in RECIPES if name not in ("dense", "warm") or task in RECIPES[name])
 
 
 def depth_of(name: str, task: str) -> tuple[int, int]:

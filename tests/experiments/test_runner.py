@@ -396,7 +396,7 @@ def test_runner_trains_a_run_per_seed(tmp_path):
 def test_paper_list_has_every_experiment(capsys):
     assert main(["paper", "list", "--scale", "gpu", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["experiments"]
-    assert [one["id"] for one in listed][:4] == ["table1", "table1-dense", "table2", "table3"]
+    assert [one["id"] for one in listed][:5] == ["table1", "table1-dense", "table1-warm", "table2", "table3"]
     for one in listed:
         for cell in one["cells"]:
             assert {"row", "column", "paper", "config"} <= set(cell)

@@ -19,6 +19,7 @@ from looped.experiments.studies import CONDITIONINGS
 from looped.experiments.tables import EXPERIMENTS, experiment
 from looped.experiments.worker import finish_run
 from looped.models import build_model
+from looped.models.pretrained import read_shipped
 from looped.training.flops import estimated_flops
 from tests.experiments.fake_records import fake_records
 from tests.paths import ROOT
@@ -217,6 +218,17 @@ def test_dense_table_has_the_string_cells_of_table_1_and_none_of_its_runs(scale)
         assert cell.paper == table[name].paper
         assert replace(cell.config.model, positions=table[name].config.model.positions) == table[name].config.model
     assert not {cell.config for cell in dense.values()} & {cell.config for cell in table.values()}
+
+
+def test_warm_table_starts_from_shipped_models_of_smaller_problems():
+    cells = experiment("table1-warm", "gpu").cells
+    assert len(cells) == 12
+    for cell in cells:
+        shipped = read_shipped(cell.config.train.init_from)[0].config
+        assert shipped.model == replace(cell.config.model, num_loops=shipped.model.num_loops)
+        assert (shipped.task.length, shipped.model.num_loops) != (cell.config.task.length, cell.config.model.num_loops)
+        assert shipped.task.name == cell.config.task.name
+        assert cell.paper is not None
 
 
 def test_studies_share_their_runs_with_table_1():

@@ -15,6 +15,7 @@ import torch
 
 import looped
 from looped.config import RunConfig
+from looped.models import build_model
 from looped.recipes import recipe
 from looped.tasks import Language
 from looped.training import evaluation
@@ -306,6 +307,20 @@ def test_init_from_uses_the_averaged_weights(tmp_path):
         Trainer(tiny(model={"dim": 32}, train={"init_from": str(tmp_path / "first")}), tmp_path / "third", quiet=True)
     with pytest.raises(InputError, match="no run at"):
         Trainer(tiny(train={"init_from": str(tmp_path / "nowhere")}), tmp_path / "fourth", quiet=True)
+
+
+def test_init_from_a_problem_with_fewer_classes_keeps_the_own_rows_of_new_classes(tmp_path):
+    short = tiny(model={"positions": "rotary"})
+    train(short, tmp_path / "short", quiet=True)
+    first = RunFolder(tmp_path / "short").require_checkpoint().weights
+    origin = short.train.override(init_from=str(tmp_path / "short"))
+    longer = replace(short, task=replace(short.task, length=short.task.length + 2), train=origin)
+    model = Trainer(longer, tmp_path / "long", quiet=True).model
+    untrained = build_model(longer.model, longer.task.spec, longer.seed)
+    known = len(first["head"])
+    assert known < len(model.head)
+    assert torch.equal(model.head[:known], first["head"])
+    assert torch.equal(model.head[known:], untrained.head[known:])
 
 
 def test_init_from_an_unfinished_run_warns(tmp_path, capsys):

@@ -116,7 +116,8 @@ def base_config(
         config = replace(config, task=replace(config.task, **spec.laptop))
     else:
         config = replace(config, task=replace(config.task, **spec.paper))
-        if spec.sizes and config.train.curriculum.size_schedule == "growing":
+        # Trained weights can start with longer strings.
+        if spec.sizes and config.train.curriculum.size_schedule == "growing" and config.train.init_from is None:
             shares = tuple(size / spec.sizes[-1] for size in spec.sizes)
             config = replace(config, train=config.train.override(size_choices=shares))
     if spec.task == "language":
@@ -135,6 +136,13 @@ def dense_config(problem: str, scale: Scale, block: str, **model: Any) -> RunCon
     config = base_config(problem, scale, block, **model)
     prefixes: dict[str, Any] = {"answers": "prefixes"}
     return replace(config, task=replace(config.task, **prefixes))
+
+
+def warm_config(problem: str, scale: Scale, block: str, **model: Any) -> RunConfig:
+    """Return `dense_config` from the weights of a shipped model. Small problems have no such model."""
+    if SCALE_SPECS[scale].recipe == "laptop":
+        return dense_config(problem, scale, block, **model)
+    return base_config(problem, scale, block, "warm", **model)
 
 
 def fit_budget(config: RunConfig, scale: Scale) -> RunConfig:

@@ -22,6 +22,7 @@ from looped.experiments.scales import (
     fit_budget_jointly,
     layers_of,
     loops_of,
+    warm_config,
 )
 from looped.experiments.spec import FULL_SIZE, Cell, Experiment, Scale, check_scale, require_unique
 from looped.recipes import recipes_for
@@ -74,6 +75,27 @@ def table1_dense(scale: Scale) -> Experiment:
         ),
         scale=scale,
         cells=tuple(cell for row in rows for cell in row_cells(row, scale, dense_config, "dense")),
+        eval_plan=eval_plan(scale),
+    )
+
+
+def table1_warm(scale: Scale) -> Experiment:
+    """Return the cells of Table 1 with the most loops by the recipe `warm`."""
+    cells = []
+    for row, num_columns in (("LCS60", 1), ("LCS100", 2), ("ED40", 1), ("ED60", 2)):  # two of each task are shipped
+        loops = loops_of(row, scale)[-num_columns:]
+        columns = {f"{block} r={num_loops}" for block in BLOCKS for num_loops in loops}
+        cells += [cell for cell in row_cells(row, scale, warm_config, "warm") if cell.column in columns]
+    return Experiment(
+        id="table1-warm",
+        title="Table 1 from trained weights",
+        about=(
+            "The string rows of Table 1 with the most loops by the recipe warm. Training is that of the recipe dense, "
+            "but starts from a shipped model, which was trained with 50 loops on strings of 40 letters (edit distance) "
+            "or 60 (LCS). The examples of that training are not counted here."
+        ),
+        scale=scale,
+        cells=tuple(cells),
         eval_plan=eval_plan(scale),
     )
 
@@ -216,6 +238,7 @@ def _text(scale: Scale) -> str:
 EXPERIMENTS: dict[str, Callable[[Scale], Experiment]] = {
     "table1": table1,
     "table1-dense": table1_dense,
+    "table1-warm": table1_warm,
     "table2": table2,
     "table3": table3,
     "correlation": correlation,
@@ -223,7 +246,7 @@ EXPERIMENTS: dict[str, Callable[[Scale], Experiment]] = {
     **studies.STUDIES,
 }
 
-SAME_TABLE = {"table1-dense": "table1"}
+SAME_TABLE = {"table1-dense": "table1", "table1-warm": "table1"}
 """experiments that fill the cells of another by other recipes; a report shows them as columns of one table"""
 
 

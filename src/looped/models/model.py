@@ -208,6 +208,14 @@ def build_model(config: ModelConfig, spec: Spec, seed: int = 0) -> LoopModel:
     return LoopModel(config, spec, torch.Generator().manual_seed(seed))
 
 
+def with_new_classes(model: LoopModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights with a head of as many classes as the model's. The new classes get the model's own rows."""
+    own, head = model.head, weights.get("head")
+    if own is None or head is None or head.shape[1:] != own.shape[1:] or len(head) >= len(own):
+        return weights
+    return {**weights, "head": torch.cat([head.to(own), own.detach()[len(head) :]])}
+
+
 def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: str) -> None:
     """Copy named tensors into a model. Raise InputError, which names `origin`, unless all names and shapes match."""
     parameters = dict(model.named_parameters())

@@ -19,7 +19,7 @@ from torch import Tensor
 from looped.config import RunConfig, differences
 from looped.models import build_model
 from looped.models.engines import choose_device, describe_device
-from looped.models.model import load_weights
+from looped.models.model import load_weights, with_new_classes
 from looped.models.pretrained import read_shipped, require_no_near_miss, resolve_name
 from looped.recipes import configure
 from looped.tasks import Split
@@ -138,6 +138,8 @@ class Trainer:
         config, weights = self._read_weights(origin) if self.group.is_main else (self.config, {})
         config = self.group.from_main(lambda: config)
         weights = self.group.tensors_from_main({"model": weights})["model"]
+        if config.task.name == self.config.task.name:  # longer strings have larger answers
+            weights = with_new_classes(self.model, weights)
         with self._explaining_mismatch(config):
             load_weights(self.model, weights, origin)
 

@@ -12,7 +12,7 @@ from looped.experiments.spec import Cell, Experiment
 from looped.training.schedules import trained_size
 from looped.utils.text import plural
 
-RECIPE_ORDER = ("paper", "fast", "dense")
+RECIPE_ORDER = ("paper", "fast", "dense", "warm")
 SIGNS = {"agrees": "=", "better": "▲", "worse": "▼", "differs": "≠", "inconclusive": "?"}
 
 
