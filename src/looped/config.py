@@ -102,6 +102,9 @@ class ModelConfig:
     """untied layers between the loop and the head"""
     start: Literal["input", "random"] = "input"
     """state before the first loop: from the input (zeros with injection), or normal numbers (needs injection)"""
+    halting_gate: bool = False
+    """a learned gate that says after every loop, at every position, whether to stop (exit rule gate:LIMIT); it is
+    trained by supervision halting"""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -128,6 +131,8 @@ class ModelConfig:
         _require_not_negative(self, "prelude_layers", "coda_layers")
         keeps_input = self.start == "input" or self.injection != "none"
         require_field(keeps_input, "start", "input with injection none, because the input would be lost", self.start)
+        has_loops = self.block != "standard" or not self.halting_gate
+        require_field(has_loops, "halting_gate", "false, because a standard model has no loops", self.halting_gate)
         is_ours = self.layer == "transformer"
         alone = "transformer with block modulated or an attention bias, which your own layer would not see"
         sees_all = is_ours or (self.block != "modulated" and self.attention_bias == "none")
@@ -328,8 +333,8 @@ class TrainConfig:
     pieces: int | None = None
     """split each batch into this many pieces, a power of two, and add their gradients in a fixed order: any number of
     processes that divides it then trains the same weights to the last bit (None: one piece per process)"""
-    supervision: Literal["last", "mean", "sum"] = "last"
-    """loss on the last loop, or the mean or sum over loops"""
+    supervision: Literal["last", "mean", "sum", "halting"] = "last"
+    """loss on the last loop, the mean or sum over loops, or the mean over the loops where the halting gate stops"""
     supervised_loops: int | None = None
     """with mean or sum: number of last loops in the loss (None: all)"""
     backprop_loops: int | None = None
@@ -337,6 +342,10 @@ class TrainConfig:
     free_loops: tuple[int, ...] = ()
     """loops without a gradient before the trained ones; each batch draws one of these numbers, such as 0 0 0 32 512
     (none given: no such loops)"""
+    halting_loops: float | None = None
+    """with halting: mean number of loops that the gate is drawn to (None: half of the loops)"""
+    halting_cost: float = 0.01
+    """with halting: weight of the divergence from a geometric distribution with that mean (PonderNet)"""
     loss: str = "default"
     """loss of a loop's scores: cross-entropy or squared error, or the name of your own function (FILE.py:NAME)"""
     init_from: str | None = None
@@ -365,8 +374,16 @@ class TrainConfig:
         pieces = self.pieces or 1
         is_power = pieces & (pieces - 1) == 0 and self.batch_size % pieces == 0
         require_field(is_power, "pieces", f"a power of two that divides batch_size = {self.batch_size}", pieces)
-        counts_loops = self.supervision != "last" or self.supervised_loops is None
-        require_field(counts_loops, "supervised_loops", "none with supervision 'last'", self.supervised_loops)
+        counts_loops = self.supervision in ("mean", "sum") or self.supervised_loops is None
+        none = f"none with supervision {self.supervision!r}"
+        require_field(counts_loops, "supervised_loops", none, self.supervised_loops)
+        _require_finite(self)
+        _require_not_negative(self, "halting_cost")
+        is_mean = self.halting_loops is None or self.halting_loops > 1
+        require_field(is_mean, "halting_loops", "a number above 1", self.halting_loops)
+        halts = self.supervision == "halting"
+        is_ours = not halts or self.loss == "default"
+        require_field(is_ours, "loss", "default with supervision 'halting'", self.loss)
         has_one_origin = self.init_from is None or self.continue_from is None
         require_field(has_one_origin, "continue_from", "none with init_from", self.continue_from)
 
@@ -422,6 +439,9 @@ class RunConfig:
         require_field(may_vary, "loop_schedule", fixed, curriculum.loop_schedule)
         may_run_free = self.model.block != "standard" or not any(self.train.free_loops)
         require_field(may_run_free, "free_loops", "none: a standard model has no loops", self.train.free_loops)
+        gated, supervision = self.model.halting_gate, self.train.supervision
+        expected = "halting with a halting gate" if gated else "another value without --model.halting-gate"
+        require_field(gated == (supervision == "halting"), "supervision", expected, supervision)
         are_trained = all(choice <= self.model.num_loops for choice in curriculum.loop_choices)
         most = f"at most num_loops = {self.model.num_loops}"
         require_field(are_trained, "loop_choices", most, curriculum.loop_choices)

@@ -100,7 +100,7 @@ def test_rule_that_never_fires_runs_all_loops():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "stable", "stable:", "stable:0", "stable:2.5", "entropy:nan", "change:-1", "gut:3"]
+    "text", ["", "stable", "stable:", "stable:0", "stable:2.5", "entropy:nan", "change:-1", "gate:1", "gut:3"]
 )
 def test_parse_of_no_rule_raises(text):
     with pytest.raises(InputError) as caught:
@@ -110,7 +110,8 @@ def test_parse_of_no_rule_raises(text):
 
 @pytest.mark.parametrize("kind", WATCHERS)
 def test_parse_reverses_printing(kind):
-    assert ExitRule.parse(str(ExitRule(kind, 3))) == ExitRule(kind, 3)
+    limit = 0.5 if kind == "gate" else 3
+    assert ExitRule.parse(str(ExitRule(kind, limit))) == ExitRule(kind, limit)
 
 
 def test_values_have_no_stable_answer():

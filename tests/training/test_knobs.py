@@ -19,6 +19,7 @@ COMPANIONS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
     ("block", "standard"): {"model": {"num_loops": 1}},
     ("loop_schedule", "growing"): {"train": {"loop_choices": (1, 3)}},
     ("loop_schedule", "random"): {"train": {"loop_choices": (1, 2, 3)}},
+    ("supervision", "halting"): {"model": {"halting_gate": True}},
     ("size_schedule", "growing"): {"train": {"size_choices": (0.5, 1.0)}},
     ("size_schedule", "random"): {"train": {"size_choices": (0.5, 0.75, 1.0)}},
 }

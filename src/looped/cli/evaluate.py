@@ -32,8 +32,8 @@ class EvalCommand:
     size: int | None = None
     """number of examples, at most a million (None: 1000; for text, all)"""
     exit: tuple[str, ...] = ()
-    """stop each example by a rule, such as stable:3, entropy:0.1, change:0.01 or budget:12; several rules are compared.
-    --loops is then the most loops of an example"""
+    """stop each example by a rule, such as stable:3, entropy:0.1, change:0.01, budget:12 or gate:0.9; several rules
+    are compared. --loops is then the most loops of an example"""
     sets: bool = False
     """evaluate on the task's further test sets, such as Sudoku by difficulty"""
     images: int = 1

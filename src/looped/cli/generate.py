@@ -26,7 +26,7 @@ class GenerateCommand:
     seed: int = 0
     """the same seed gives the same text"""
     exit: str | None = None
-    """let each token stop at its own loop by a rule: stable:3, entropy:0.1, change:0.01 or budget:12"""
+    """let each token stop at its own loop by a rule: stable:3, entropy:0.1, change:0.01, budget:12 or gate:0.9"""
     device: Device = "auto"
     """device to compute on"""
     json: bool = False

@@ -20,6 +20,8 @@ class SolveCommand:
     """number of the test example to ask, from 0 (None: one that the model solves, or number 0)"""
     loops: int | None = None
     """loops to run (None: the trained number)"""
+    exit: str | None = None
+    """stop by a rule before the last loop: stable:3, entropy:0.1, change:0.01, budget:12 or gate:0.9"""
     images: int = 1
     """Sudoku: ask about up to this many symmetric images of the puzzle, until an answer obeys the rules"""
     delay: float | None = None
@@ -38,6 +40,8 @@ def solve(arguments: list[str]) -> None:
     require(command.delay is None or 0 <= command.delay <= 60, f"--delay: expected 0..60 seconds, got {command.delay}")
     require_svg(command.svg)
     require(command.input is None or command.index is None, "expected --input or --index, got both")
+
+    require(command.exit is None or command.images == 1, "expected --exit or --images, got both")
 
     from looped.tasks.base import MAX_INDEX
 
@@ -60,7 +64,7 @@ def solve(arguments: list[str]) -> None:
         inputs, targets = run.test_example(command.index)
         truth = run.task.answer(targets)
     if command.images == 1:
-        image, frames = 1, list(run.solve(inputs, command.loops))
+        image, frames = 1, list(run.solve(inputs, command.loops, exit_rule=command.exit))
     else:
         from looped.inference.images import solve_images
 

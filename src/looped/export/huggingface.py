@@ -74,6 +74,7 @@ def _require_exportable(config: ModelConfig) -> None:
         ("start", config.start, ("input",)),
         ("prelude_layers", config.prelude_layers, (0,)),
         ("coda_layers", config.coda_layers, (0,)),
+        ("halting_gate", config.halting_gate, (False,)),
     ):
         if value not in known:
             expected = f"{' or '.join(map(str, known))} for an export to Hugging Face"

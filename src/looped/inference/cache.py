@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from looped.inference.early_exit import ExitRule
+from looped.inference.early_exit import ExitRule, halting_at
 from looped.kernels import Remember, padding_bias
 from looped.kernels.cuda_graphs import Replayed
 from looped.models import LoopModel, LoopStack
@@ -96,7 +96,7 @@ class Decoder:
         scores = torch.empty(shape, dtype=self.model.stack.dtype, device=tokens.device)
         for loop, state in self._states(tokens, places, self.length):
             now = self.model.read_out(state)
-            done = watch(state, now[:, 0], owners) | (loop == self.num_loops)
+            done = watch(state, now[:, 0], owners, halting_at(self.model, state[:, 0])) | (loop == self.num_loops)
             leaving = done & (loops == 0)
             scores[leaving], loops[leaving] = now[leaving], loop
             if bool((loops > 0).all()):

@@ -6,6 +6,7 @@ A rule is written KIND:LIMIT. It looks at every loop of an example (or of a toke
 - `entropy:0.1`: the entropy of every counted position is below 0.1 nats
 - `change:0.01`: the state moved by less than 0.01 of its size
 - `budget:12`: 12 loops are done
+- `gate:0.9`: at every counted position, the learned halting gate has stopped with a probability of at least 0.9
 """
 
 import math
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
@@ -26,6 +28,8 @@ class Watcher(ABC):
 
     limit_is_count: ClassVar[bool] = False
     """whether the rule's limit is a number of loops"""
+    limit_is_probability: ClassVar[bool] = False
+    """whether the rule's limit is below 1"""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -36,10 +40,12 @@ class Watcher(ABC):
         state: Float[Tensor, "batch seq dim"],
         scores: Float[Tensor, "rows classes"],
         owners: Int[Tensor, " rows"],
+        halting: Float[Tensor, " rows"] | None,
     ) -> Bool[Tensor, " batch"]:
         """Return which examples are done after one more loop.
 
-        `scores` has one row for each counted position, and `owners` the example of each row.
+        `scores` has one row for each counted position, and `owners` the example of each row. `halting` has the log-odds
+        of the halting gate for each row, or is None if the model has no gate.
         """
 
     def keep(self, examples: Bool[Tensor, " batch"], rows: Bool[Tensor, " rows"]) -> None:
@@ -59,7 +65,7 @@ class Stable(Watcher):
         self.answer_rows: Tensor | None = None
         self.streak: Tensor | None = None
 
-    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor) -> Tensor:
+    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor, halting: Tensor | None) -> Tensor:
         answers = scores.argmax(dim=-1)
         if self.answer_rows is None or self.streak is None:
             self.streak = torch.ones(len(state), dtype=torch.long, device=state.device)
@@ -73,7 +79,7 @@ class Stable(Watcher):
 class LowEntropy(Watcher):
     """Stop if the entropy of the class probabilities is below `limit` nats at every counted position."""
 
-    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor) -> Tensor:
+    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor, halting: Tensor | None) -> Tensor:
         logarithms = scores.float().log_softmax(dim=-1)
         entropies = -(logarithms.exp() * logarithms).sum(dim=-1)
         return _all_of_each(entropies < self.limit, owners, len(state))
@@ -86,7 +92,7 @@ class SmallChange(Watcher):
         super().__init__(limit)
         self.before: Tensor | None = None
 
-    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor) -> Tensor:
+    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor, halting: Tensor | None) -> Tensor:
         before, self.before = self.before, state
         if before is None:
             return torch.zeros(len(state), dtype=torch.bool, device=state.device)
@@ -102,9 +108,25 @@ class Budget(Watcher):
         super().__init__(limit)
         self.loops = 0
 
-    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor) -> Tensor:
+    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor, halting: Tensor | None) -> Tensor:
         self.loops += 1
         return torch.full((len(state),), self.loops >= self.limit, device=state.device)
+
+
+class Gate(Watcher):
+    """Stop if the halting gate has stopped every counted position with a probability of at least `limit`."""
+
+    limit_is_probability = True
+
+    def __init__(self, limit: float) -> None:
+        super().__init__(limit)
+        self.going_rows: Tensor | None = None  # log-probability that no loop has stopped
+
+    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor, halting: Tensor | None) -> Tensor:
+        assert halting is not None
+        going = F.logsigmoid(-halting.float())
+        self.going_rows = going if self.going_rows is None else self.going_rows + going
+        return _all_of_each(self.going_rows <= math.log1p(-self.limit), owners, len(state))
 
 
 WATCHERS: dict[str, type[Watcher]] = {
@@ -112,7 +134,11 @@ WATCHERS: dict[str, type[Watcher]] = {
     "entropy": LowEntropy,
     "change": SmallChange,
     "budget": Budget,
+    "gate": Gate,
 }
+
+
+RULES = "stable:LOOPS, entropy:NATS, change:FRACTION, budget:LOOPS or gate:PROBABILITY"
 
 
 @dataclass(frozen=True)
@@ -124,8 +150,12 @@ class ExitRule:
 
     def __post_init__(self) -> None:
         known = self.kind in WATCHERS and math.isfinite(self.limit) and self.limit > 0
-        if not known or (WATCHERS[self.kind].limit_is_count and self.limit != int(self.limit)):
-            expected = f"one of {', '.join(WATCHERS)} and a positive number"
+        if (
+            not known
+            or (WATCHERS[self.kind].limit_is_count and self.limit != int(self.limit))
+            or (WATCHERS[self.kind].limit_is_probability and self.limit >= 1)
+        ):
+            expected = f"one of {', '.join(WATCHERS)} and a positive number (below 1 for gate)"
             raise InputError(f"exit: expected {expected}, got {self.kind!r} and {self.limit}", field="exit")
 
     def __str__(self) -> str:
@@ -138,7 +168,7 @@ class ExitRule:
         try:
             return cls(kind, float(limit))
         except ValueError:  # no number, or no rule with such a number
-            expected = "stable:LOOPS, entropy:NATS, change:FRACTION or budget:LOOPS, such as stable:3"
+            expected = f"{RULES}, such as stable:3"
             raise InputError(f"exit: expected {expected}, got {text!r}", field="exit") from None
 
     def watcher(self) -> Watcher:
@@ -174,7 +204,7 @@ def answer_early(
 
     No example runs more than `num_loops` loops (default: the trained number).
     """
-    _require_supported(model, rule)
+    require_supported(model, rule)
     stack, most = model.stack, model.stack.checked_loops(num_loops)
     embeddings = model.embed(inputs)
     prepared = stack.prepare(most, embeddings.shape[1], embeddings.device)
@@ -186,7 +216,7 @@ def answer_early(
     for loop in range(1, most + 1):
         state = stack.loop(state, embeddings, prepared, loop - 1)
         found = model.read_out(state[owners, places])
-        done = watch(state, found, owners) | (loop == most)
+        done = watch(state, found, owners, halting_at(model, state[owners, places])) | (loop == most)
         if not done.any():
             continue
         leaving, staying = done[owners], ~done
@@ -213,7 +243,7 @@ def read_early(
     In a loop that an earlier token skipped, a token attends to that token's keys and values of its last loop (`last`).
     With `computed`, every token runs all loops and only its scores are read early. Neither saves time here.
     """
-    _require_supported(model, rule)
+    require_supported(model, rule)
     require(model.stack.causal, "model: expected a causal model")
     stack, most = model.stack, model.stack.checked_loops(num_loops)
     embeddings = model.embed(tokens)
@@ -226,7 +256,9 @@ def read_early(
     for loop in range(1, most + 1):
         state = stack.loop(state, embeddings, prepared, loop - 1, slots)
         found = model.read_out(state)
-        done = watch(state.flatten(0, 1)[:, None], found.flatten(0, 1), owners).view_as(tokens) | (loop == most)
+        flat = state.flatten(0, 1)
+        done = watch(flat[:, None], found.flatten(0, 1), owners, halting_at(model, flat)).view_as(tokens)
+        done |= loop == most
         leaving = done & (loops == 0)
         scores[leaving] = found[leaving]
         loops[leaving] = loop
@@ -250,7 +282,16 @@ class _LastSeen:
         return self.before
 
 
-def _require_supported(model: LoopModel, rule: ExitRule) -> None:
+def halting_at(model: LoopModel, rows: Float[Tensor, "rows dim"]) -> Float[Tensor, " rows"] | None:
+    """Return the log-odds of the halting gate for some states, or None if the model has no gate."""
+    return model.halting_logits(rows) if model.config.halting_gate else None
+
+
+def require_supported(model: LoopModel, rule: ExitRule) -> None:
+    """Raise InputError if the rule needs what the model does not have."""
+    if rule.kind == "gate" and not model.config.halting_gate:
+        expected = "another rule for a model without a halting gate (--model.halting-gate)"
+        raise InputError(f"exit: expected {expected}, got {rule}", field="exit")
     if model.spec.kind == "vectors" and rule.kind in ("stable", "entropy"):
         raise InputError(f"exit: expected change or budget for a task without classes, got {rule}", field="exit")
     # Answers are read at single positions, but a coda attends to all of them.

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.inference.cache import Decoder
-from looped.inference.early_exit import ExitRule
+from looped.inference.early_exit import ExitRule, require_supported
 from looped.models import LoopModel
 from looped.tasks.language.tokenizer import Tokenizer
 from looped.utils.errors import InputError, require, require_counts
@@ -86,6 +86,8 @@ def generate_tokens(
     """
     require_counts(max_tokens=max_tokens)
     require(len(prompts) > 0 and all(map(len, prompts)), "prompt: expected at least one token in every prompt")
+    if exit_rule is not None:
+        require_supported(model, exit_rule)
     longest = max(map(len, prompts))
     padding = torch.tensor([longest - len(prompt) for prompt in prompts])
     decoder = Decoder(model, longest + max_tokens - 1, padding, num_loops)

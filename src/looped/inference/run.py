@@ -1,7 +1,7 @@
 """Use trained runs: load one and watch its answer after every loop."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from looped.config import RunConfig
-from looped.inference.early_exit import ExitRule
+from looped.inference.early_exit import ExitRule, halting_at, require_supported
 from looped.inference.generate import Continuation, Sampling, continue_texts
 from looped.models import LoopModel, build_model
 from looped.models.engines import set_engine
@@ -133,10 +133,16 @@ class Run:
             exit_rule=exit_rule,
         )
 
-    def solve(self, question: str | np.ndarray, num_loops: int | None = None) -> Iterator[Frame]:
-        """Yield the answer after every loop. A question is text as a person types it, or the inputs of an example."""
+    def solve(
+        self, question: str | np.ndarray, num_loops: int | None = None, *, exit_rule: str | None = None
+    ) -> Iterator[Frame]:
+        """Yield the answer after every loop. A question is text as a person types it, or the inputs of an example.
+
+        `exit_rule`, such as `stable:3`, may stop before the last loop.
+        """
         inputs = self.task.parse(question) if isinstance(question, str) else question
-        return solve(self.model, self.task, inputs, num_loops)
+        rule = None if exit_rule is None else ExitRule.parse(exit_rule)
+        return solve(self.model, self.task, inputs, num_loops, rule)
 
 
 def load_run(path: str | Path, device: str | torch.device = "cpu") -> Run:
@@ -168,14 +174,20 @@ def with_changes(states: Iterable[Tensor]) -> Iterator[tuple[Tensor, float]]:
 
 
 @torch.no_grad()  # as a decorator it applies inside the generator only, not to its caller
-def solve(model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | None = None) -> Iterator[Frame]:
-    """Yield one frame per loop for the inputs of one example, as `task.parse` or `task.sample` returns them."""
+def solve(
+    model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | None = None, exit_rule: ExitRule | None = None
+) -> Iterator[Frame]:
+    """Yield one frame per loop for the inputs of one example, as `task.parse` or `task.sample` returns them.
+
+    An exit rule may stop before the last loop.
+    """
     require(
         inputs.ndim == (1 if task.spec.kind == "tokens" else 2),
         f"inputs: expected those of one example, got the shape {inputs.shape}",
     )
     counted = task.counted(inputs[None])[0]
     batch = torch.from_numpy(inputs)[None].to(next(model.parameters()).device)
+    is_done = _exit_test(model, counted, exit_rule)
     for t, (state, change) in enumerate(with_changes(model.iterate(batch, num_loops))):
         scores = model.read_out(state)[0]
         finite = bool(scores[torch.from_numpy(counted).to(scores.device)].isfinite().all())
@@ -188,3 +200,20 @@ def solve(model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | Non
         else:
             outputs, confidence, probabilities = scores.cpu().numpy(), None, np.ones(len(inputs))
         yield Frame(t + 1, outputs, task.answer(outputs), confidence, change, probabilities)
+        if is_done(state, scores):
+            return
+
+
+def _exit_test(model: LoopModel, counted: np.ndarray, rule: ExitRule | None) -> Callable[[Tensor, Tensor], bool]:
+    """Return a function of one example's state and scores after each loop that says whether the rule stops it."""
+    if rule is None:
+        return lambda state, scores: False
+    require_supported(model, rule)
+    watch, device = rule.watcher(), model.stack.device
+    places = torch.from_numpy(counted).to(device)
+    owners = torch.zeros(int(counted.sum()), dtype=torch.long, device=device)
+
+    def is_done(state: Tensor, scores: Tensor) -> bool:
+        return bool(watch(state, scores[places], owners, halting_at(model, state[0, places])))
+
+    return is_done

@@ -30,7 +30,8 @@ def _layer_flops(config: ModelConfig, spec: Spec, seq_len: int) -> int:
 
 def read_flops(config: ModelConfig, spec: Spec, seq_len: int) -> int:
     """Return the FLOPs of one read-out, with the layers after the loop."""
-    return 2 * seq_len * config.dim * spec.output_size + config.coda_layers * _layer_flops(config, spec, seq_len)
+    outputs = spec.output_size + config.halting_gate
+    return 2 * seq_len * config.dim * outputs + config.coda_layers * _layer_flops(config, spec, seq_len)
 
 
 def embed_flops(config: ModelConfig, spec: Spec, seq_len: int) -> int:

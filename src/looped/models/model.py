@@ -44,6 +44,10 @@ class LoopModel(ShapedModule):
         is_tied = _ties_embeddings(config, spec)
         self.head = None if is_tied else nn.Parameter(linear_weight(spec.output_size, config.dim, generator))
         self.b_head = nn.Parameter(torch.zeros(spec.output_size)) if takes_vectors else None
+        self.w_halt = nn.Parameter(torch.zeros(1, config.dim)) if config.halting_gate else None
+        # At first the gate stops with probability 1 / num_loops, so that every loop has its share of the loss.
+        odds = torch.full((1,), 1 / max(1, config.num_loops - 1))
+        self.b_halt = nn.Parameter(odds.log()) if config.halting_gate else None
         self.prelude = _outer_stack(config, config.prelude_layers, spec, generator)
         self.coda = _outer_stack(config, config.coda_layers, spec, generator)
         self.to(self.stack.dtype)
@@ -120,6 +124,11 @@ class LoopModel(ShapedModule):
         if self.gain is not None:
             state = rms_normalise(state) * self.gain
         return state.to(self.stack.compute_dtype)
+
+    def halting_logits(self, state: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch"]:
+        """Return the log-odds of the halting gate: whether each position stops after the loop that led to the state."""
+        assert self.w_halt is not None
+        return F.linear(rms_normalise(state), self.w_halt, self.b_halt)[..., 0]
 
     @property
     def head_weight(self) -> Float[Tensor, "out dim"]:

@@ -1,5 +1,6 @@
 """The loss of a batch, on the last loop or on several. It is summed while the loops run, so that no logits pile up."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -97,6 +98,8 @@ def objective(
 
     `free_loops` loops without a gradient come first.
     """
+    if config.supervision == "halting":
+        return _halting_objective(model, batch, num_loops, config, free_loops)
     supervised = supervised_loops(config, num_loops)
     backprop = backprop_loops(config, num_loops)
     total = answers = None
@@ -109,6 +112,34 @@ def objective(
     if config.supervision == "mean":
         total = total / supervised
     return LossOutput(total, _accuracy(answers.detach(), batch))
+
+
+def _halting_objective(
+    model: LoopModel, batch: TensorBatch, num_loops: int, config: TrainConfig, free_loops: int
+) -> LossOutput:
+    """Return the loss expected at the loop where the halting gate stops, plus a cost (PonderNet, Banino et al., 2021).
+
+    Each position has its own distribution over the loops. The last loop stops for certain. The cost is the KL
+    divergence from the distribution of a gate that always stops with one probability.
+    """
+    chance = 1 / (config.halting_loops or max(2.0, num_loops / 2))
+    going = torch.zeros(batch.mask.shape, device=batch.mask.device)  # log-probability that no loop has stopped
+    prior = 0.0  # the same of a gate with one probability
+    expected = torch.zeros_like(going)
+    scores = None
+    last = free_loops + num_loops
+    for t, state in model.states_at(batch.inputs, last, range(free_loops, last), backprop_loops(config, num_loops)):
+        scores = model.read_out(state)
+        here, here_prior = going, prior
+        if t < last - 1:
+            logits = model.halting_logits(state)
+            here, going = going + F.logsigmoid(logits), going + F.logsigmoid(-logits)
+            here_prior, prior = prior + math.log(chance), prior + math.log1p(-chance)
+        cost = config.halting_cost * (here - here_prior)
+        expected = expected + here.exp() * (position_losses(scores, batch.targets) + cost)
+    assert scores is not None
+    weight = batch.mask.to(expected.dtype)
+    return LossOutput((expected * weight).sum() / weight.sum(), _accuracy(scores.detach(), batch))
 
 
 def _accuracy(answers: Tensor, batch: TensorBatch) -> Tensor:
