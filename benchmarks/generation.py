@@ -1,6 +1,6 @@
 """How fast does a language model write? With the cache of every (loop, layer), without it, and by a CUDA graph.
 
-python benchmarks/generation.py [--tokens 512] [--loops 24] [--out FILE]    measure on the device at hand
+python benchmarks/generation.py [--device cuda] [--tokens 512] [--loops 24] [--out FILE]
 """
 
 import argparse
@@ -17,7 +17,7 @@ import torch
 import looped
 from looped.inference.cache import Decoder
 from looped.models import LoopModel
-from looped.models.engines import choose_device, describe_device
+from looped.models.engines import choose_device, describe_device, set_engine
 from looped.utils.files import save_json
 
 MODELS = ("language/looped-r24", "language/modulated-r24")
@@ -59,11 +59,11 @@ def without_cache(model: LoopModel, batch: int, num_tokens: int, loops: int) -> 
     return write
 
 
-def measure(num_tokens: int, loops: int, precision: Any) -> dict[str, Any]:
-    device = choose_device("auto")
+def measure(device: torch.device, num_tokens: int, loops: int, precision: Any) -> dict[str, Any]:
     rows = []
     for name in MODELS:
         run = looped.load(name, device).with_precision(precision)
+        set_engine(run.model.stack, "eager")  # the fused kernels would be compiled for every length of the text
         for batch in (1, 16) if device.type == "cpu" else (1, 64):
             ways: dict[str, Callable[[], None]] = {
                 "cache": with_cache(run.model, batch, num_tokens, loops, graph=False)
@@ -83,12 +83,13 @@ def measure(num_tokens: int, loops: int, precision: Any) -> dict[str, Any]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--loops", type=int, default=24)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    report = measure(options.tokens, options.loops, options.precision)
+    report = measure(choose_device(options.device), options.tokens, options.loops, options.precision)
     if options.out:
         save_json(options.out, report)
     print(json.dumps(report))
