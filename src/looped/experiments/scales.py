@@ -69,11 +69,13 @@ class ScaleSpec:
     study_loops: int = 50
     """loop count of the studies"""
     study_depth: int = 24
+    text_loops: int = 12
+    """loop count of the study of small language models"""
 
 
 SCALE_SPECS: dict[Scale, ScaleSpec] = {
-    "smoke": ScaleSpec("laptop", 4, 2, (1, 2, 3, 4), 2, 4, 4),
-    "laptop": ScaleSpec("laptop", 2000, None, (1, 2, 4, 8), 4, 8, 8),
+    "smoke": ScaleSpec("laptop", 4, 2, (1, 2, 3, 4), 2, 4, 4, 4),
+    "laptop": ScaleSpec("laptop", 2000, None, (1, 2, 4, 8), 4, 8, 8, 8),
     "gpu": ScaleSpec("fast", 10_000),
     "paper": ScaleSpec("paper", 10_000),
 }

@@ -21,7 +21,7 @@ from looped.experiments.scales import (
     loops_of,
     scale_steps,
 )
-from looped.experiments.spec import Cell, Experiment, Scale
+from looped.experiments.spec import FULL_SIZE, Cell, Experiment, Scale
 from looped.models import build_model
 from looped.training.flops import estimated_flops
 
@@ -332,6 +332,49 @@ def words(scale: Scale) -> Experiment:
     )
 
 
+def text_loops(scale: Scale) -> Experiment:
+    """Compare small language models of equal size on equal tokens, with fixed and with random loops in training."""
+    num_loops = SCALE_SPECS[scale].text_loops
+    random = tuple(max(1, num_loops * part // 4) for part in (1, 2, 3, 4))
+    schedules: dict[str, dict[str, Any]] = {"fixed": {}, "random": {"loop_schedule": "random", "loop_choices": random}}
+    vocabulary: dict[str, Any] = {"vocabulary": "wiki2k"}
+    full = scale in FULL_SIZE
+    if full:
+        vocabulary["seq_len"] = 256
+    cells = []
+    for block in ("standard", *BLOCKS):
+        config = base_config("text", scale, block, **({"num_loops": num_loops} if block in BLOCKS else {}))
+        config = replace(config, task=replace(config.task, **vocabulary))
+        if full:
+            train = config.train.override(num_steps=3500, batch_size=256, ema_decay=0.999)
+            config = replace(config, model=replace(config.model, **_EQUAL_TEXT_MODELS[block]), train=train)
+        if block == "standard":
+            cells.append(Cell("fixed", block, config))
+            continue
+        for row, schedule in schedules.items():
+            trained = replace(config, train=config.train.override(**schedule))
+            for at_loops in (max(1, num_loops // 2), num_loops, 2 * num_loops):
+                cells.append(Cell(row, f"{block}, {at_loops} loops", trained, at_loops=at_loops))
+    return _study(
+        "text-loops",
+        "Small language models with fixed and random loops",
+        "A standard, a looped and a modulated model with equally many parameters are trained on equal tokens of a "
+        "vocabulary of 2,048, with a fixed number of loops or a random one in every batch. Perplexity per token below, "
+        "at and beyond the largest trained number of loops.",
+        scale,
+        tuple(cells),
+        **({"size": None} if full else {}),
+    )
+
+
+# 1.84 million parameters each.
+_EQUAL_TEXT_MODELS: dict[str, dict[str, Any]] = {
+    "standard": {"dim": 160, "num_heads": 5, "num_layers": 5, "ff_dim": 624},
+    "looped": {"dim": 256, "num_heads": 4, "ff_dim": 2048},
+    "modulated": {"dim": 256, "num_heads": 4, "ff_dim": 1280},
+}
+
+
 STUDIES: dict[str, Callable[[Scale], Experiment]] = {
     "conditioning": conditioning,
     "conditioning-parameters": conditioning_parameters,
@@ -343,4 +386,5 @@ STUDIES: dict[str, Callable[[Scale], Experiment]] = {
     "equal-time": equal_time,
     "rates": rates,
     "words": words,
+    "text-loops": text_loops,
 }
