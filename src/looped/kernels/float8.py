@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 E4M3 = torch.float8_e4m3fn
 LARGEST = 448.0
@@ -23,6 +24,8 @@ ACTIVE_SCALE = 1 / 8
 """scale of act(z), which is clamped at 56"""
 ROOM = 16.0
 """how much larger a gradient may be behind the activation than before it"""
+SCALE_BYTES = 16
+"""bytes from one loop's scale to the next; cuBLASLt refused matmuls with scales that lay side by side"""
 
 
 class Scaled(NamedTuple):
@@ -40,7 +43,7 @@ class ScaledMatrices(NamedTuple):
     value: Tensor
     """(loop, columns, inner)"""
     scale: Tensor
-    """(loop,)"""
+    """(loop,), spaced by `apart`"""
 
     def of_loop(self, t: int) -> Scaled:
         """Return the matrix of loop t."""
@@ -55,6 +58,11 @@ class ScaledMatrices(NamedTuple):
 def normed_scale(dim: int) -> float:
     """Return the scale of a state divided by its RMS: a power of 2 at which no number exceeds the largest one."""
     return 2.0 ** -((LARGEST / dim**0.5).__floor__().bit_length() - 1)
+
+
+def apart(scales: Tensor) -> Tensor:
+    """Return the same float32 scales (loop,), each `SCALE_BYTES` behind the last one."""
+    return F.pad(scales[:, None], (0, SCALE_BYTES // scales.element_size() - 1))[:, 0]
 
 
 @cache

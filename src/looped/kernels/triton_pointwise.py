@@ -13,7 +13,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from looped.kernels.float8 import ACTIVE_SCALE, E4M3, LARGEST, ROOM, Scaled, ScaledMatrices, fixed_scale, normed_scale
+from looped.kernels.float8 import (
+    ACTIVE_SCALE,
+    E4M3,
+    LARGEST,
+    ROOM,
+    Scaled,
+    ScaledMatrices,
+    apart,
+    fixed_scale,
+    normed_scale,
+)
 from looped.kernels.reference import RMS_EPSILON, SMALLEST_NORM, Activation, Rotation
 from looped.kernels.triton_common import activate, load_angles, turn
 
@@ -178,10 +188,10 @@ def matrices_in_float8(matrix: Tensor, table: Tensor | None, *, by_column: bool)
     """Return what `scaled_matrices` does in 8 bits, with one scale per loop."""
     scale = matrix.abs().amax().clamp(min=SMALLEST_NORM) / LARGEST
     if table is None:
-        return ScaledMatrices((matrix / scale)[None].to(E4M3), scale[None])
+        return ScaledMatrices((matrix / scale)[None].to(E4M3), apart(scale[None]))
     table = table[:1] if table.stride(0) == 0 else table  # stride 0: the same factors in all loops
     scale = scale * table.abs().amax(dim=1).clamp(min=SMALLEST_NORM)
-    return ScaledMatrices(scaled_matrices(matrix, table / scale[:, None], E4M3, by_column=by_column), scale)
+    return ScaledMatrices(scaled_matrices(matrix, table / scale[:, None], E4M3, by_column=by_column), apart(scale))
 
 
 def activation_backward(
