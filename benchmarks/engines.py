@@ -2,8 +2,10 @@
 compiled and the fused engine, from the first of these seeds, are to stay in it. On a GPU the fused engine runs with its
 Gluon kernels and, as `triton`, without them.
 
-    python benchmarks/engines.py [--out FILE]      train on the device at hand and print the JSON
-    python benchmarks/engines.py --draw FILE SVG   draw an earlier run
+    python benchmarks/engines.py [--out FILE] [--jobs N]   train on the device at hand, N runs at a time
+    python benchmarks/engines.py --draw FILE SVG           draw an earlier run
+
+The file is written after every run, so that one which is stopped leaves the runs that ended.
 """
 
 import argparse
@@ -11,9 +13,11 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import date
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,7 +30,7 @@ from looped.training.logger import read_log
 from looped.utils.files import save_json, save_text
 
 STEPS = 200
-RUNS = (("eager", 0), ("eager", 1), ("eager", 2), ("compiled", 0), ("fused", 0), ("triton", 0))
+RUNS = (("eager", 0), ("fused", 0), ("triton", 0), ("compiled", 0), ("eager", 1), ("eager", 2))
 
 
 @contextmanager
@@ -66,19 +70,30 @@ def curve(engine: str, seed: int, folder: Path) -> list[float]:
     return [round(line["loss"], 5) for line in lines if "loss" in line]
 
 
-def measure(runs: Sequence[tuple[str, int]] = RUNS) -> dict[str, Any]:
-    """Train with every engine, and say how far each curve leaves the band of the eager ones."""
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        for engine, seed in runs:
-            loss = curve(engine, seed, Path(folder) / f"{engine}-{seed}")
-            found.append({"engine": engine, "seed": seed, "loss": loss})
+def measure(jobs: int, out: Path | None = None, runs: Sequence[tuple[str, int]] = RUNS) -> dict[str, Any]:
+    """Train with every engine, so many runs at a time, and write what has ended to `out`."""
+    losses: dict[tuple[str, int], list[float]] = {}
+    result: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        started = {pool.submit(curve, *run, Path(folder) / "-".join(map(str, run))): run for run in runs}
+        for ended in as_completed(started):
+            (engine, seed), loss = started[ended], ended.result()
             print(f"{engine:>8} seed {seed}: {loss[0]:.3f} ... {loss[-1]:.3f}", file=sys.stderr, flush=True)
-    band = [run["loss"] for run in found if run["engine"] == "eager"]
-    low, high = ([f(values) for values in zip(*band, strict=True)] for f in (min, max))
-    for run in found:
-        outside = [max(a - x, x - b, 0.0) for x, a, b in zip(run["loss"], low, high, strict=True)]
-        run["points_outside_band"], run["furthest_outside"] = sum(x > 0 for x in outside), max(outside)
+            losses[engine, seed] = loss
+            result = beside_band({run: losses[run] for run in runs if run in losses})
+            if out:
+                save_json(out, result)
+    return result
+
+
+def beside_band(losses: dict[tuple[str, int], list[float]]) -> dict[str, Any]:
+    """Return the curves, and how far each one leaves the band of the eager ones."""
+    found: list[dict[str, Any]] = [{"engine": run[0], "seed": run[1], "loss": loss} for run, loss in losses.items()]
+    if band := [loss for (engine, _), loss in losses.items() if engine == "eager"]:
+        low, high = ([f(values) for values in zip(*band, strict=True)] for f in (min, max))
+        for run in found:
+            outside = [max(a - x, x - b, 0.0) for x, a, b in zip(run["loss"], low, high, strict=True)]
+            run["points_outside_band"], run["furthest_outside"] = sum(x > 0 for x in outside), max(outside)
     hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     return {"date": date.today().isoformat(), "hardware": hardware, "torch": torch.__version__, "runs": found}
 
@@ -110,13 +125,11 @@ def draw(measured: dict[str, Any]) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, on the same device")
     parser.add_argument("--draw", type=Path, nargs=2, metavar=("FILE", "SVG"), help="draw an earlier run instead")
     options = parser.parse_args()
     if options.draw:
         source, target = options.draw
         save_text(target, draw(json.loads(source.read_text())))
     else:
-        result = measure()
-        if options.out:
-            save_json(options.out, result)
-        print(json.dumps(result))
+        print(json.dumps(measure(options.jobs, options.out)))

@@ -75,11 +75,12 @@ if __name__ == "__main__":
     options = parser.parse_args()
     text = torch.from_numpy(np.load(options.tokens).astype(np.int64))
     runs = []
+    result = {"date": date.today().isoformat(), "machine": benchmark.machine(), "steps": options.steps, "runs": runs}
     for name in ("bfloat16", "float8"):
         runs.append(curve(text, name, options.steps))
         print(json.dumps({key: value for key, value in runs[-1].items() if key != "loss"}), file=sys.stderr, flush=True)
-    if options.out:
-        save_json(options.out, {"date": date.today().isoformat(), "steps": options.steps, "runs": runs})
+        if options.out:
+            save_json(options.out, result)
     for run in runs:
         points = run["loss"][:: max(1, options.steps // 10)]
         print(run["precision"], "loss", *points, "held out", run["held_out_loss"], "perplexity", run["perplexity"])

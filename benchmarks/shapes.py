@@ -1,16 +1,22 @@
 """Which engine is fastest for which shape? Time a training step over a grid of tokens, widths and batch sizes.
 
-    python benchmarks/shapes.py [--out FILE]      about 90 s on an H200
+    python benchmarks/shapes.py [--out FILE] [--minutes M]   time the shapes, as many as fit into the minutes
+    python benchmarks/shapes.py --warm-up JOBS               compile for all of them beforehand, in several processes
+    python benchmarks/shapes.py --table FILE                 print the table of an earlier run
 
-The fused and the eager engine run at every shape of the grid. The compiled one takes seconds to compile for each shape,
-and runs at a part of them.
+The compiled engine takes seconds to compile for a shape and runs at a part of them, which come first. The file is
+written after every row.
 """
 
 import argparse
 import json
 import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from datetime import date
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -19,51 +25,81 @@ import torch
 from looped import benchmark
 from looped.benchmark import Shape
 from looped.utils.files import save_json
+from looped.utils.types import Engine
 
-TOKENS, WIDTHS, BATCHES = (64, 128, 202, 256, 512), (128, 256, 512, 768), (8, 64, 512)
-MOST_TOKENS = 2**17
+TOKENS, WIDTHS, BATCHES = (64, 128, 202, 512), (128, 256, 512, 768), (8, 64, 512)
+MOST_TOKENS = 2**16
 """tokens of a batch, so that the eager engine has enough memory"""
 LOOPS, SECONDS = 6, 0.1
-COMPILED = [Shape(tokens, dim, 64) for tokens in (64, 128, 202, 512) for dim in (128, 256, 768)]
-COMPILED += [Shape(128, dim, batch) for dim in (256, 768) for batch in (8, 512)]
+COMPILED = [Shape(tokens, dim, 64) for tokens in TOKENS for dim in (128, 256, 768)]
+COMPILED += [Shape(128, dim, batch) for dim in (128, 256, 768) for batch in (8, 512)]
+Work = tuple[Shape, tuple[Engine, ...]]
 
 
-def grid() -> list[Shape]:
-    """Return the shapes whose batches fit, the small ones first."""
+def work() -> list[Work]:
+    """Return shapes and engines in the order of the measurement."""
     shapes = [Shape(*shape) for shape in product(TOKENS, WIDTHS, BATCHES)]
     fitting = [shape for shape in shapes if shape.seq_len * shape.batch <= MOST_TOKENS]
-    return sorted(fitting, key=lambda shape: shape.seq_len * shape.batch * shape.dim)
+    rest = [shape for shape in fitting if shape not in COMPILED]
+    both: list[Work] = [(shape, ("fused", "compiled")) for shape in COMPILED]
+    return [*both, *((shape, ("fused", "eager")) for shape in rest), *((shape, ("eager",)) for shape in COMPILED)]
 
 
-def measure() -> list[dict[str, Any]]:
-    rows = []
-    for engines, shapes in ((("fused", "eager"), grid()), (("compiled",), COMPILED)):
-        for row in benchmark.bench_shapes(shapes, engines, num_loops=LOOPS, seconds=SECONDS):
-            rows.append(row)
-            print(json.dumps(row), file=sys.stderr, flush=True)
-    return rows
+def rows_of(shape: Shape, engines: tuple[Engine, ...], seconds: float) -> list[dict[str, Any]]:
+    """Return the rows of one shape, `seconds` of training each."""
+    return list(benchmark.bench_shapes([shape], engines, num_loops=LOOPS, seconds=seconds))
+
+
+def measure(minutes: float) -> Iterator[dict[str, Any]]:
+    """Yield rows until the time is over."""
+    started = time.monotonic()
+    for shape, engines in work():
+        for engine in engines:
+            if time.monotonic() - started > 60 * minutes:
+                return
+            yield from rows_of(shape, (engine,), SECONDS)
+
+
+def warm_up(jobs: int) -> None:
+    """Take a few steps of every shape, so that the compilers' caches know them. The eager engine compiles nothing."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for shape, engines in work():
+            pool.submit(rows_of, shape, tuple(each for each in engines if each != "eager"), 0.0)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return one line per shape: the fused engine's time, and the others' as multiples of it."""
     times = {(Shape(row["seq_len"], row["dim"], row["batch"]), row["engine"]): row["ms"] for row in rows}
-    lines = ["tokens  width  batch  fused ms  eager  compiled"]
+    lines = ["| tokens | width | batch | fused, ms | eager | compiled |", "|---|---|---|---|---|---|"]
     for shape in sorted({shape for shape, _ in times}):
         fused = times.get((shape, "fused"))
         others = [times.get((shape, engine)) for engine in ("eager", "compiled")]
-        ratios = ["-" if other is None or fused is None else f"{other / fused:.2f}x" for other in others]
-        sizes = f"{shape.seq_len:6} {shape.dim:6} {shape.batch:6}"
-        lines.append(f"{sizes} {fused or float('nan'):9.2f} {ratios[0]:>6} {ratios[1]:>9}")
+        ratios = ["" if other is None or fused is None else f"{other / fused:.2f}x" for other in others]
+        own = "" if fused is None else f"{fused:.2f}"
+        lines.append(f"| {' | '.join([*map(str, shape), own, *ratios])} |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="JSON file for the times")
+    parser.add_argument("--minutes", type=float, default=5.0, help="time after which no further shape is begun")
+    parser.add_argument("--warm-up", type=int, metavar="JOBS", help="compile only, in this many processes")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="print the table of an earlier run")
     options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(options.table.read_text())["rows"]))
+        sys.exit()
     if not torch.cuda.is_available():
         sys.exit("the map is for a GPU, and there is none")
-    found = measure()
-    if options.out:
-        save_json(options.out, {"date": date.today().isoformat(), "machine": benchmark.machine(), "rows": found})
+    if options.warm_up:
+        warm_up(options.warm_up)
+        sys.exit()
+    found: list[dict[str, Any]] = []
+    result = {"date": date.today().isoformat(), "machine": benchmark.machine(), "rows": found}
+    for row in measure(options.minutes):
+        found.append(row)
+        print(json.dumps(row), file=sys.stderr, flush=True)
+        if options.out:
+            save_json(options.out, result)
     print(table(found))
