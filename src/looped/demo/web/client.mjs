@@ -49,6 +49,7 @@ export class Thread {
 /** A model in its worker. */
 export class Remote extends Thread {
   #ticket = 0;
+  #turn = Promise.resolve();
 
   constructor(source) {
     super();
@@ -61,6 +62,18 @@ export class Remote extends Thread {
       if (number === ticket) onFrame(frame);
     };
     return { ticket, finished: this.call("run", { ticket, inputs, from, loops, attention }) };
+  }
+
+  /** End the run with this ticket, if it is still going. */
+  stop(ticket) {
+    this.call("stop", { ticket });
+  }
+
+  /** Do some work with this model after what others have asked of it: it can follow one input at a time. */
+  inTurn(work) {
+    const done = this.#turn.then(work);
+    this.#turn = done.catch(() => {});
+    return done;
   }
 
   modulation(loops, layer = 0) {
@@ -145,7 +158,19 @@ export function mostLoops({ block, loops, config: { model } }) {
   return bound ? loops : Math.max(MOST_LOOPS, loops);
 }
 
-export const modelsOf = (task) => [...registry.values()].filter((entry) => entry.task === task);
+/** Return the models of a task: those inside the page first, and the better before the worse. */
+export const modelsOf = (task) =>
+  [...registry.values()]
+    .filter((entry) => entry.task === task)
+    .sort((a, b) => Boolean(a.file) - Boolean(b.file) || (b.test?.value ?? 0) - (a.test?.value ?? 0));
+
+/** Say that a link names a model that is not here; nothing where all are, or where it names none. */
+export function missing(tasks, ...names) {
+  const name = names.find((each) => each && !tasks.includes(registry.get(each)?.task));
+  if (!name) return "";
+  const remedy = name.startsWith("own/") ? " Drop its file on the page, then open the link again." : "";
+  return `The link asks for the model ${name}, which is not in this page, so another one is shown.${remedy}`;
+}
 
 /** The loops of one model on one input: frames[t] is what is known after loop t (frames[0] is null). */
 export class Trajectory {
@@ -170,25 +195,11 @@ export class Trajectory {
     const loops = Math.min(wanted, mostLoops(this.entry));
     if (loops <= this.wanted || this.closed) return;
     this.wanted = loops;
+    if (this.running) return; // it goes on until all that is wanted is there
+    this.running = true;
     try {
-      const remote = await openModel(this.entry.name);
-      if (this.closed || this.running) return;
-      this.running = true;
-      while (this.done < this.wanted && !this.closed) {
-        const { ticket, finished } = remote.run(this.inputs, {
-          ticket: this.ticket,
-          from: this.done,
-          loops: this.wanted,
-          attention: this.attention,
-          onFrame: (frame) => {
-            if (this.closed || frame.loop !== this.frames.length) return;
-            this.frames.push(frame);
-            this.onFrame(frame);
-          },
-        });
-        this.ticket = ticket;
-        if ((await finished).ended) break;
-      }
+      this.remote = await openModel(this.entry.name);
+      await this.remote.inTurn(() => this.#run());
     } catch (error) {
       if (!this.closed) this.onError(error);
     } finally {
@@ -196,7 +207,26 @@ export class Trajectory {
     }
   }
 
+  async #run() {
+    while (this.done < this.wanted && !this.closed) {
+      const { ticket, finished } = this.remote.run(this.inputs, {
+        ticket: this.ticket,
+        from: this.done,
+        loops: this.wanted,
+        attention: this.attention,
+        onFrame: (frame) => {
+          if (this.closed || frame.loop !== this.frames.length) return;
+          this.frames.push(frame);
+          this.onFrame(frame);
+        },
+      });
+      this.ticket = ticket;
+      await finished;
+    }
+  }
+
   close() {
     this.closed = true;
+    if (this.ticket) this.remote.stop(this.ticket);
   }
 }

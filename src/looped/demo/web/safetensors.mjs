@@ -53,6 +53,14 @@ export function readSafetensors(bytes) {
   return { metadata, tensors };
 }
 
+/** What the engine does not imitate: it would run such a model to wrong answers. */
+const EXTENSIONS = {
+  "a layer of your own": ({ layer = "transformer" }) => layer !== "transformer",
+  "an attention bias": ({ attention_bias: bias = "none" }) => bias !== "none",
+  "a prelude or a coda": ({ prelude_layers: before = 0, coda_layers: after = 0 }) => before > 0 || after > 0,
+  "a random start state": ({ start = "input" }) => start === "random",
+};
+
 /** Return what a file of `looped models pack` says about itself, without its weights. */
 export function describe({ metadata, tensors }) {
   let about;
@@ -61,12 +69,14 @@ export function describe({ metadata, tensors }) {
   } catch {
     throw new Friendly("This safetensors file holds no looped model. Expected one made by “looped models pack”.");
   }
-  const task = about.config?.task?.name;
-  if (!(task in SPECS)) {
+  const { task: { name: task } = {}, model = {} } = about?.config ?? {};
+  if (!Object.hasOwn(SPECS, task ?? "")) {
     throw new Friendly(
       `Models of the task ${task ?? "(none)"} do not run in this page. Those of ${Object.keys(SPECS).join(", ")} do.`,
     );
   }
+  const strange = Object.entries(EXTENSIONS).find(([, isIn]) => isIn(model));
+  if (strange) throw new Friendly(`A model with ${strange[0]} does not run in this page.`);
   const parameters = Object.values(tensors).reduce((sum, { data }) => sum + data.length, 0);
   return { parameters, ...about };
 }

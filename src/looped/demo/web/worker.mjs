@@ -1,4 +1,4 @@
-// The worker that owns one model. It runs loops one after the other and reports each; a newer request ends an older one.
+// The worker that owns one model. It runs loops one after the other and reports each.
 
 import { Model } from "./engine.mjs";
 import { Fraction, ProofNetwork } from "./exact.mjs";
@@ -89,6 +89,10 @@ const ANSWERS = {
       if (ticket !== mine) return { ended: true };
     }
     return { ended: false };
+  },
+
+  stop({ ticket: theirs }) {
+    if (ticket === theirs) ticket = null;
   },
 
   /** Keep a network of a proof under a name. */
