@@ -51,6 +51,18 @@ const visits = {
     await page.until(`${loopOf("sudoku")} > 32`);
     await toLoop(page, "sudoku", 40);
 
+    // the same model on both boards: they take turns
+    const models = (card) => `#panel-sudoku .card:nth-child(${card}) header select`;
+    const both = await page.evaluate(
+      `[1, 2].map((card) => document.querySelector(\`#panel-sudoku .card:nth-child(\${card}) header select\`).value)`,
+    );
+    await page.choose(models(2), both[0]);
+    await toLoop(page, "sudoku", 32);
+    await page.until(`document.querySelectorAll("#panel-sudoku .card.solved").length === 2`);
+    await page.choose(models(2), both[1]);
+    await page.click(`${player("sudoku")} .extra button`);
+    await toLoop(page, "sudoku", 40);
+
     await page.click("#share");
     const link = await page.evaluate("location.href");
     assert.match(link, /#sudoku\?.*loop=40/);
@@ -82,6 +94,15 @@ const visits = {
     await page.until(noteSays("sudoku", "“q”"));
     await page.click("#panel-sudoku .toolbar .group button:nth-of-type(1)"); // a new easy one
     await page.until(`!document.querySelector("#panel-sudoku .note").innerText`);
+
+    // links that ask for what is not there
+    await page.open(`${url}#sudoku?p=${puzzle}&m=own/elsewhere`);
+    await page.until(noteSays("sudoku", "own/elsewhere, which is not in this page"));
+    await page.open(`${url}#constructor`);
+    await page.until(shown("sudoku"));
+    await page.open(`${url}#words?t=toString&loop=2.4&a=cat&b=cut`);
+    await page.until(`${loopOf("words")} === 2`);
+    await page.open(url);
   },
 
   async words(page) {
@@ -104,6 +125,10 @@ const visits = {
     await page.until(noteSays("words", "500 letters"));
     await page.fill("#panel-words .word:nth-child(1)", "");
     await page.until(noteSays("words", "empty"));
+    assert.equal(
+      await page.evaluate(`getComputedStyle(document.querySelector("#panel-words .beam")).visibility`),
+      "hidden", // nothing of the last pair is left
+    );
     await page.click("#panel-words .toolbar button"); // a new pair
     await page.until(`${loopOf("words")} > 0`);
     const cards = `document.querySelectorAll("#panel-words .cards .card").length`;
@@ -117,16 +142,16 @@ const visits = {
 
   async countdown(page) {
     await page.click("#tab-countdown");
-    const { numbers, target, answer } = facts.countdown;
+    const { numbers, target, answer, loops } = facts.countdown;
     await page.until(`document.querySelectorAll("#panel-countdown .number").length === 5`);
     for (const [i, number] of [...numbers, target].entries()) {
       const selector = i < 4 ? `#panel-countdown .number[aria-label="Number ${i + 1}"]` : "#panel-countdown .target";
       await page.fill(selector, String(number));
     }
     await page.until(
-      `document.querySelector("#panel-countdown .player .count").innerText.includes("32") && ${loopOf("countdown")} > 0`,
+      `document.querySelector("#panel-countdown .player .count").innerText.includes("${loops}") && ${loopOf("countdown")} > 0`,
     );
-    await toLoop(page, "countdown", 32);
+    await toLoop(page, "countdown", loops);
     await page.until(
       `[...document.querySelectorAll("#panel-countdown .steps .sum")].map((node) => [...node.children].map((part) => part.textContent).join(" ")).join(", ") === ${JSON.stringify(answer)}`,
     );
@@ -149,6 +174,15 @@ const visits = {
       `document.querySelector("#panel-inside .card.full > p").innerText.includes("row 9, column 9 looks")`,
     );
     assert.notEqual(before, await page.text("#panel-inside .card.full > p"));
+
+    // it follows the puzzle of the Sudoku tab
+    const clues = `[...document.querySelectorAll("#panel-inside .attention .cell")].map((cell) => (cell.matches(".given") ? cell.textContent : "0")).join("")`;
+    for (const puzzle of [facts.sudoku.puzzle, facts.sudoku.several]) {
+      await page.click("#tab-sudoku");
+      await page.fill("#panel-sudoku .puzzle", puzzle);
+      await page.click("#tab-inside");
+      await page.until(`${clues} === ${JSON.stringify(puzzle.replaceAll(".", "0"))}`);
+    }
     await page.choose("#panel-inside .toolbar select", facts.inside);
     await page.until(
       `document.querySelector("#panel-inside h2.plain") && document.querySelector("#panel-inside").innerText.includes("Mean squared error")`,
@@ -163,7 +197,11 @@ const visits = {
     const output = `document.querySelector("#panel-theory .exact tbody td").title || document.querySelector("#panel-theory .exact tbody td").textContent`;
     await page.open(`${url}#theory?f=${name}&n=${cells}&t=2&v=paper&x=${x.join("+")}`);
     await page.until(`${output} === ${JSON.stringify(right)}`);
-    await page.open(`${url}#theory?f=${name}&n=${cells}&t=2&v=paper&bug=${encodeURIComponent(fault)}&x=${x.join("+")}`);
+    await page.click("#panel-theory .faults summary");
+    await page.click(`#panel-theory .faults input[value="${fault}"]`);
+    await page.until(`${output} === ${JSON.stringify(wrong)}`);
+    await page.click("#share");
+    await page.open(await page.evaluate("location.href"));
     await page.until(`${output} === ${JSON.stringify(wrong)}`);
     await toLoop(page, "theory", cells);
     await page.until(`document.querySelector("#panel-theory").innerText.includes("every token fetches token")`);
@@ -173,12 +211,13 @@ const visits = {
 
   async own(page) {
     await page.click("#tab-own");
-    const { model, small, foreign, language, cut } = facts.own;
+    const { model, small, foreign, language, cut, prelude } = facts.own;
     const input = "#panel-own input[type=file]";
     for (const [path, words] of [
       [foreign, "not a safetensors file"],
       [cut, "ends too early"],
       [language, "do not run in this page"],
+      [prelude, "a prelude or a coda does not run"],
     ]) {
       await page.files(input, [path]);
       await page.until(noteSays("own", words));
@@ -186,6 +225,9 @@ const visits = {
     await page.files(input, [model]);
     await page.until(noteSays("own", "is ready"));
     await page.until(`document.querySelector("#panel-own tbody").innerText.includes("yours")`);
+    await page.click("#tab-sudoku");
+    await page.until(`document.querySelector('#panel-sudoku .card option[value^="own/"]') !== null`);
+    await page.click("#tab-own");
     await page.click("#panel-own tbody tr:nth-child(1) button");
     await page.until(shown("sudoku"));
     await page.until(`document.querySelector("#panel-sudoku .card header select").value.startsWith("own/")`);
@@ -212,7 +254,7 @@ try {
   assert.deepEqual(strangers, [], "the page asked the network");
 
   // narrow and dark: nothing sticks out of the window, in any tab
-  const phone = await browser.page(url, { width: 400, height: 800, dark: true });
+  const phone = await browser.page(url, { width: 390, height: 800, dark: true });
   for (const name of Object.keys(visits)) {
     await phone.click(`#tab-${name}`);
     await phone.until(shown(name));

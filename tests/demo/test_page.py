@@ -33,12 +33,10 @@ def test_person_goes_through_every_tab(node, chromium, demo, tmp_path):
     assert said.split("\n")[:-1] == [f"{tab}: done" for tab in tabs]
 
 
-def default_models(task, inside=()):
-    """Return the models that the page shows first: one of each block."""
-    order = [*inside, *(name for name in SHIPPED if name not in inside)]
-    cards = [model_card(name) for name in order if name.startswith(f"{task}/")]
-    firsts = {card.config.model.block: card.name for card in reversed(cards)}
-    return [firsts[block] for block in ("looped", "modulated") if block in firsts]
+def ranked(task, inside=()):
+    """Return the models of a task as the page ranks them: those inside it first, and the better before the worse."""
+    cards = [model_card(name) for name in SHIPPED if name.startswith(f"{task}/")]
+    return sorted(cards, key=lambda card: (card.name not in inside, -card.test.value))
 
 
 def answers(name, inputs, loops):
@@ -52,7 +50,8 @@ def sudoku_facts(demo):
     board = task.sample(5, "test", [0]).inputs[0]  # minimal: without any of its clues it has several solutions
     puzzle = task.render(board)
     (solution,) = all_solutions(puzzle)
-    boards = np.where(board > 0, board, answers(default_models("sudoku", demo.inside)[0], board, 32))
+    first = next(card.name for card in ranked("sudoku", demo.inside) if card.config.model.block == "looped")
+    boards = np.where(board > 0, board, answers(first, board, 32))
     solved = [loop for loop, each in enumerate(boards, 1) if task.render(each) == solution]
     assert solved
     assert solved[-1] == 32
@@ -67,9 +66,8 @@ def sudoku_facts(demo):
 
 def words_facts(task_name):
     """Return a pair for the model of short words, which the page shows first."""
-    (name,) = (name for name in SHIPPED if name.startswith(f"{task_name}/words-"))
-    config = model_card(name).config
-    task, loops = config.task, config.model.num_loops
+    card = min(ranked(task_name), key=lambda card: card.config.task.min_length or card.config.task.length)
+    name, task, loops = card.name, card.config.task, card.config.model.num_loops
     inputs = task.sample(0, "test", [3]).inputs[0]
     first, second = task.render(inputs).split("|")
     found = [str(answers(name, inputs, loops)[-1, -1])]
@@ -80,13 +78,14 @@ def words_facts(task_name):
 
 
 def countdown_facts():
-    (name, *_) = default_models("countdown")
-    task = model_card(name).config.task
+    card = ranked("countdown")[0]
+    task, loops = card.config.task, card.config.model.num_loops
     inputs = task.sample(0, "test", [0]).inputs[0]
     numbers, target = task._numbers_and_target(inputs)
-    classes = answers(name, inputs, 32)[-1]
+    classes = answers(card.name, inputs, loops)[-1]
     written = task.answer(np.where(task.counted(inputs[None])[0], classes, inputs))
-    return {"numbers": numbers, "target": target, "answer": written.translate(str.maketrans("*-/", SIGNS))}
+    shown = written.translate(str.maketrans("*-/", SIGNS))
+    return {"numbers": numbers, "target": target, "loops": loops, "answer": shown}
 
 
 def theory_facts():
@@ -101,21 +100,22 @@ def theory_facts():
     return {"function": "attn", "cells": 3, "fault": fault, "x": steps, "right": str(right), "wrong": str(wrong)}
 
 
-def small_model():
+def small_model(**changes):
     """Return the file of an untrained standard model of 4x4 Sudoku."""
     task = TASKS["sudoku"](side=4)
-    config = ModelConfig("standard", dim=16, num_heads=2, num_layers=2, positions="coordinates")
+    config = ModelConfig("standard", dim=16, num_heads=2, num_layers=2, positions="coordinates", **changes)
     example = {"inputs": [[1, 2, 3, 4, *[0] * 12]]}
     about = {"config": {"model": vars(config), "task": {"name": "sudoku", **vars(task)}}, "example": example}
     return safetensors.torch.save(dict(build_model(config, task.spec).state_dict()), {"looped": json.dumps(about)})
 
 
 def own_files(tmp_path):
-    """Return paths of two models to add, and of three files that the page cannot take."""
+    """Return paths of two models to add, and of four files that the page cannot take."""
     content = shipped_path(next(name for name in SHIPPED if name.startswith("sudoku/"))).read_bytes()
     files = {
         "model": content,
         "small": small_model(),
+        "prelude": small_model(prelude_layers=1),
         "foreign": b"PNG and nothing that a model would be made of",
         "cut": content[: len(content) // 2],
         "language": content.replace(b'\\"name\\": \\"sudoku\\"', b'\\"name\\": \\"letter\\"'),

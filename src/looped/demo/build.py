@@ -25,7 +25,7 @@ LARGEST_PAGE = 6_500_000
 
 WORKER = ("friendly", "safetensors", "arena", "conditioning", "engine", "exact", "worker")
 PAGE = (
-    "friendly", "exact", "ui", "charts", "client", "sudoku_rules", "words_rules", "countdown_rules",
+    "friendly", "exact", "ui", "charts", "client", "header", "sudoku_rules", "words_rules", "countdown_rules",
     "tab_sudoku", "tab_words", "tab_countdown", "tab_inside", "tab_theory", "tab_own", "main",
 )  # fmt: skip
 LEVELS: tuple[Difficulty, ...] = ("easy", "medium", "hard")

@@ -29,15 +29,20 @@ export class Strip {
   }
 }
 
-const WIDTH = 340,
-  HEIGHT = 200,
-  LEFT = 44,
-  RIGHT = 10,
+const LEFT = 48,
+  RIGHT = 12,
   TOP = 10,
-  BOTTOM = 28;
+  BOTTOM = 36;
 
-/** Return a line chart. Series: {name, colour, values, low, high}; the first value belongs to loop `first`. */
+/** Return the size in pixels at which a chart is drawn: its room's, so that the text in it is of one size everywhere. */
+export function sizeIn(room) {
+  const width = room.clientWidth || 340; // hidden, it has none
+  return { width, height: Math.round(Math.min(290, Math.max(200, 0.56 * width))) };
+}
+
+/** Return a line chart for an element. Series: {name, colour, values, dashed}; the first value belongs to loop `first`. */
 export function lineChart({
+  room,
   label,
   series,
   first = 1,
@@ -48,61 +53,52 @@ export function lineChart({
   xLabel = "loop",
   onPick = null,
 }) {
-  const all = series
-    .flatMap(({ values, low = [], high = [] }) => [...values, ...low, ...high])
-    .filter((v) => Number.isFinite(v) && (!log || v > 0));
+  const { width, height } = sizeIn(room);
+  const all = series.flatMap(({ values }) => values).filter((v) => Number.isFinite(v) && (!log || v > 0));
   const scale = log ? Math.log10 : (v) => v;
   let [bottom, top] = range ?? [Math.min(...all), Math.max(...all)];
   if (!all.length) [bottom, top] = log ? [0.1, 1] : [0, 1];
   if (bottom === top) [bottom, top] = log ? [bottom / 2, top * 2] : [bottom - 0.5, top + 0.5];
   const count = Math.max(...series.map(({ values }) => values.length), 2),
     last = first + count - 1;
-  const x = (loop) => LEFT + ((WIDTH - LEFT - RIGHT) * (loop - first)) / (last - first);
+  const x = (loop) => LEFT + ((width - LEFT - RIGHT) * (loop - first)) / (last - first);
   const y = (v) =>
-    HEIGHT - BOTTOM - ((HEIGHT - TOP - BOTTOM) * (scale(v) - scale(bottom))) / (scale(top) - scale(bottom));
+    height - BOTTOM - ((height - TOP - BOTTOM) * (scale(v) - scale(bottom))) / (scale(top) - scale(bottom));
   const inside = (v) => Number.isFinite(v) && (!log || v > 0);
   const line = (values) => path(values.map((v, i) => [x(first + i), y(v), v]).filter(([, , v]) => inside(v)));
   const ticks = log ? decades(bottom, top) : [bottom, (bottom + top) / 2, top];
   const svg = el(
     "svg.chart",
-    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },
+    { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
     ticks.map((v) =>
       el(
         "g.tick",
         {},
-        el("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(v), y2: y(v) }),
-        el("text", { x: LEFT - 6, y: y(v) + 3.5, "text-anchor": "end" }, short(v)),
+        el("line", { x1: LEFT, x2: width - RIGHT, y1: y(v), y2: y(v) }),
+        el("text", { x: LEFT - 7, y: y(v) + 4, "text-anchor": "end" }, short(v)),
       ),
     ),
     [first, Math.round((first + last) / 2), last].map((loop) =>
-      el("text.tick", { x: x(loop), y: HEIGHT - 12, "text-anchor": "middle" }, String(loop)),
+      el("text.tick", { x: x(loop), y: height - 20, "text-anchor": "middle" }, String(loop)),
     ),
-    el("text.axis", { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 1, "text-anchor": "middle" }, xLabel),
+    el("text.axis", { x: (LEFT + width - RIGHT) / 2, y: height - 4, "text-anchor": "middle" }, xLabel),
     marks
       .filter((loop) => loop > first && loop < last)
-      .map((loop) => el("line.mark", { x1: x(loop), x2: x(loop), y1: TOP, y2: HEIGHT - BOTTOM })),
-    series.map(
-      ({ low, high, colour }) =>
-        low &&
-        el("path.band", {
-          d: `${path(high.map((v, i) => [x(first + i), y(v)]))}${path(low.map((v, i) => [x(first + i), y(v)]).reverse()).replace("M", "L")}Z`,
-          style: { fill: colour },
-        }),
-    ),
+      .map((loop) => el("line.mark", { x1: x(loop), x2: x(loop), y1: TOP, y2: height - BOTTOM })),
     series.map(({ values, colour, dashed }) =>
       el("path.line", { d: line(values), style: { stroke: colour }, "stroke-dasharray": dashed ? "4 3" : null }),
     ),
     now !== null && now >= first && now <= last
-      ? el("line.now", { x1: x(now), x2: x(now), y1: TOP, y2: HEIGHT - BOTTOM })
+      ? el("line.now", { x1: x(now), x2: x(now), y1: TOP, y2: height - BOTTOM })
       : null,
   );
   if (onPick) {
     svg.classList.add("pickable");
     svg.addEventListener("pointerdown", (event) => {
       const box = svg.getBoundingClientRect(),
-        at = ((event.clientX - box.left) / box.width) * WIDTH;
+        at = ((event.clientX - box.left) / box.width) * width;
       onPick(
-        Math.max(first, Math.min(last, Math.round(first + ((at - LEFT) / (WIDTH - LEFT - RIGHT)) * (last - first)))),
+        Math.max(first, Math.min(last, Math.round(first + ((at - LEFT) / (width - LEFT - RIGHT)) * (last - first)))),
       );
     });
   }

@@ -27,7 +27,7 @@ let current = null;
 /** Read a link's state: #tab?key=value&... */
 function linkState() {
   const [name, query = ""] = location.hash.slice(1).split("?");
-  return { name: name in TABS ? name : "sudoku", state: Object.fromEntries(new URLSearchParams(query)) };
+  return { name: Object.hasOwn(TABS, name) ? name : "sudoku", state: Object.fromEntries(new URLSearchParams(query)) };
 }
 
 function link() {
@@ -88,10 +88,11 @@ document.getElementById("share").addEventListener("click", async ({ currentTarge
     label = currentTarget.querySelector("span");
   try {
     await navigator.clipboard.writeText(text);
-    label.textContent = "Copied";
   } catch {
     window.prompt("Copy this link:", text);
+    return;
   }
+  label.textContent = "Copied";
   announce("The link is in the clipboard.");
   setTimeout(() => {
     label.textContent = "Copy link";
@@ -133,6 +134,7 @@ document.addEventListener("keydown", (event) => {
   if (takesKeys) return;
   if (opened.get(current)?.key?.(event)) event.preventDefault();
 });
+window.addEventListener("resize", () => opened.get(current)?.show?.());
 window.addEventListener("hashchange", () => {
   const { name, state } = linkState();
   openTab(name, state);

@@ -1,10 +1,22 @@
 // Countdown: numbers and a target, and the model's three steps after every loop, each of them checked.
 
 import { Strip } from "./charts.mjs";
-import { modelsOf, mostLoops, registry, Trajectory } from "./client.mjs";
+import { missing, modelsOf, mostLoops, registry, Trajectory } from "./client.mjs";
 import { checkNumbers, drawNumbers, encodeNumbers, readSteps, searchNumbers } from "./countdown_rules.mjs";
-import { captionOf } from "./tab_sudoku.mjs";
-import { announce, calm, counted, el, menu, percent, Player, randomBy } from "./ui.mjs";
+import { ModelHeader } from "./header.mjs";
+import {
+  announce,
+  calm,
+  counted,
+  el,
+  help,
+  onNextFrame,
+  percent,
+  Player,
+  randomBy,
+  spoken,
+  wholeNumber,
+} from "./ui.mjs";
 
 export class CountdownTab {
   constructor(root) {
@@ -12,7 +24,9 @@ export class CountdownTab {
       trained: 32,
       onChange: () => this.draw(),
       onMore: (loops) => this.trajectory?.extend(loops),
+      describe: () => [...this.steps.children, this.verdict].map(spoken).join(". "),
     });
+    this.redraw = onNextFrame(() => this.draw());
     const field = (label) =>
       el("input.number", {
         type: "number",
@@ -22,7 +36,9 @@ export class CountdownTab {
         "aria-label": label,
         oninput: () => this.typed(),
       });
-    this.numbers = [1, 2, 3, 4].map((i) => field(`Number ${i}`));
+    this.field = field;
+    this.numbers = [];
+    this.hand = el("div.hand");
     this.target = field("Target");
     this.target.classList.add("target");
     this.note = el("p.note", { role: "status" });
@@ -32,7 +48,7 @@ export class CountdownTab {
       el(
         "div.numbers",
         {},
-        this.numbers,
+        this.hand,
         el("span.arrow", { "aria-hidden": "true" }, "→"),
         this.target,
         el("button", { type: "button", onclick: () => this.drawNew() }, "New numbers"),
@@ -41,32 +57,32 @@ export class CountdownTab {
       this.room,
       this.truth,
       this.player.element,
-      el(
-        "details.help",
-        {},
-        el("summary", {}, "What am I looking at?"),
-        el(
-          "p",
-          {},
-          "Use every number once and reach the target with +, −, × and ÷; each step's result may be used in the next. The model writes all three steps at once and rewrites them in every loop. Faint symbols are those it is unsure of. Each step is checked: it must be true, and its numbers must be at hand.",
-        ),
+      help(
+        "Use every number once and reach the target with +, −, × and ÷; each step's result may be used in the next. The model writes all three steps at once and rewrites them in every loop. Faint symbols are those it is unsure of. Each step is checked: it must be true, and its numbers must be at hand.",
       ),
     );
   }
 
   open(state) {
     const models = modelsOf("countdown");
-    this.#build(registry.get(state.m)?.task === "countdown" ? state.m : models[0].name);
-    const given = (state.n ?? "").split(" ").map(Number);
-    if (state.n && given.length >= 2) {
-      this.#fill(given, state.g ?? "");
-      this.run(!state.loop && !calm());
-      if (state.loop) this.player.show(Number(state.loop));
+    this.#build((models.find(({ name }) => name === state.m) ?? models[0]).name);
+    const loop = wholeNumber(state.loop, 0, Infinity);
+    if (state.n) {
+      this.#fill(state.n.split(" "), state.g ?? "");
+      this.run(!loop && !calm());
+      if (loop) this.player.goTo(loop);
     } else if (this.entry.example) {
       const shown = this.entry.example.match(/\d+/g); // numbers -> target
       this.#fill(shown.slice(0, -1), shown.at(-1));
       this.run(!calm());
     } else this.drawNew(!calm());
+    this.#say(missing(["countdown"], state.m), this.note.textContent);
+  }
+
+  /** Have a field for each number that the model was trained with; keep what is in those that stay. */
+  #deal(count) {
+    this.numbers = Array.from({ length: count }, (_, i) => this.numbers[i] ?? this.field(`Number ${i + 1}`));
+    this.hand.replaceChildren(...this.numbers);
   }
 
   #fill(numbers, target) {
@@ -76,29 +92,29 @@ export class CountdownTab {
     this.target.value = target;
   }
 
+  #say(...texts) {
+    this.note.textContent = texts.filter(Boolean).join(" ");
+  }
+
   state() {
     return { n: this.given().join(" "), g: this.target.value, m: this.entry.name, loop: this.player.loop || null };
   }
 
   #build(name) {
     this.entry = registry.get(name);
+    this.#deal(this.entry.config.task.count ?? 4);
     this.steps = el("ol.steps");
     this.verdict = el("p.status");
     this.strip = new Strip("How sure the model is, by loop", `var(--${this.entry.block})`);
-    const pick = menu(
-      "Model",
-      modelsOf("countdown").map((entry) => [entry.name, entry.name.replace("countdown/", "")]),
-      name,
-      (other) => {
-        this.#build(other);
-        this.run(false);
-      },
-    );
+    this.header = new ModelHeader(this.entry, (other) => {
+      this.#build(other);
+      this.run(false);
+    });
     this.room.replaceChildren(
       el(
         "article.card",
         { style: { "--own": `var(--${this.entry.block})` } },
-        el("header", {}, el("h2", {}, this.entry.block), pick, el("p.caption", {}, captionOf(this.entry))),
+        this.header.element,
         this.steps,
         this.strip.element,
         this.verdict,
@@ -134,23 +150,25 @@ export class CountdownTab {
     this.player.setTrained(this.player.trained);
     this.player.reach(0);
     this.player.show(0);
-    let checked;
     try {
-      checked = checkNumbers(this.entry.config.task, this.given(), Number(this.target.value));
+      this.checked = checkNumbers(this.entry.config.task, this.given(), Number(this.target.value));
     } catch (error) {
-      this.note.textContent = error.message;
+      this.#say(error.message);
       this.truth.textContent = "";
       this.steps.replaceChildren();
+      this.verdict.replaceChildren();
       return;
     }
-    const { numbers, target } = checked,
+    const { numbers, target } = this.checked,
       { count = 4 } = this.entry.config.task;
     const { first, count: ways } = searchNumbers(numbers, target);
-    this.note.textContent = !first
-      ? `No way leads from these numbers to ${target}. You can still watch the model try.`
-      : numbers.length < count
-        ? `This model was trained with ${count} numbers, so its answer for ${numbers.length} is a guess.`
-        : "";
+    this.#say(
+      !first
+        ? `No way leads from these numbers to ${target}. You can still watch the model try.`
+        : numbers.length < count
+          ? `This model was trained with ${count} numbers, so its answer for ${numbers.length} is a guess.`
+          : "",
+    );
     this.truth.textContent = first
       ? `A search finds ${ways >= 200 ? "200 or more ways" : counted(ways, "way")}; the first is ${first.join(", ")}.`
       : "";
@@ -163,22 +181,18 @@ export class CountdownTab {
         if (!read.reached) this.solvedAt = null;
         else this.solvedAt ??= frame.loop;
         this.player.reach(this.trajectory.reach);
-        this.redraw ??= requestAnimationFrame(() => {
-          this.redraw = null;
-          this.draw();
-        });
+        this.redraw();
         if (frame.loop === this.player.max)
           announce(read.reached ? `The model reaches ${target}.` : `The model does not reach ${target}.`);
       },
-      onError: (error) => {
-        this.note.textContent = error.message;
-      },
+      onError: (error) => this.#say(error.message),
     });
     this.trajectory.extend(this.player.max);
     if (play) this.player.play();
   }
 
   show() {
+    this.header.refresh();
     this.draw();
   }
 
@@ -196,8 +210,7 @@ export class CountdownTab {
       this.verdict.replaceChildren(el("span.soft", {}, "Before the first loop: the answer is blank."));
       return;
     }
-    const numbers = this.given(),
-      target = Number(this.target.value);
+    const { numbers, target } = this.checked;
     const { steps, reached, ends } = readSteps(numbers, target, frame.classes, frame.confidence);
     this.steps.replaceChildren(
       ...steps.map(({ texts, sure, fault }) =>

@@ -1,10 +1,10 @@
 // Inside: what a model's state does from loop to loop, what its modulation sets, and what its heads look at.
 
 import { heatMap, legend, lineChart } from "./charts.mjs";
-import { mostLoops, openModel, registry, Trajectory } from "./client.mjs";
+import { missing, mostLoops, openModel, registry, Trajectory } from "./client.mjs";
 import { encodeNumbers } from "./countdown_rules.mjs";
-import { el, menu, percent, Player, short } from "./ui.mjs";
-import { encodeWords, LETTERS } from "./words_rules.mjs";
+import { el, help, menu, onNextFrame, percent, Player, short, wholeNumber } from "./ui.mjs";
+import { checkWords, encodeWords, LETTERS } from "./words_rules.mjs";
 
 const TASK_NAMES = {
   sudoku: "Sudoku",
@@ -40,7 +40,13 @@ export class InsideTab {
 
   constructor(root, data, { tabs }) {
     this.tabs = tabs;
-    this.player = new Player({ trained: 32, onChange: () => this.draw(), onMore: (loops) => this.#more(loops) });
+    this.player = new Player({
+      trained: 32,
+      onChange: () => this.draw(),
+      onMore: (loops) => this.#more(loops),
+      describe: () => [this.changeRoom, this.answerRoom].map((room) => room.lastChild?.textContent ?? "").join(" "),
+    });
+    this.redraw = onNextFrame(() => this.draw());
     this.note = el("p.note", { role: "status" });
     this.pickRoom = el("span");
     this.exampleText = el("p.soft.source");
@@ -50,7 +56,7 @@ export class InsideTab {
     this.curvesRoom = el("div");
     this.heat = el("canvas.heat", { role: "img", onpointerdown: (event) => this.#pickLoop(event) });
     this.heatTools = el("span.tools");
-    this.heatAxis = el("p.axis-note", {}, el("span"), el("span"), el("span"));
+    this.heatAxis = el("p.soft");
     this.matrix = el("canvas.heat", { role: "img", onpointerdown: (event) => this.#pickQuery(event) });
     this.attentionTools = el("span.tools");
     this.looks = el("div");
@@ -83,28 +89,16 @@ export class InsideTab {
         this.attentionCard,
       ),
       this.player.element,
-      el(
-        "details.help",
-        {},
-        el("summary", {}, "What am I looking at?"),
-        el(
-          "p",
-          {},
-          "Change is the distance between successive states, divided by the size of the state: where it falls towards zero, the loop has settled. Entropy says how unsure the answers are, in bits. A modulated model scales its block by α(t) before, and γ(t) after, each sublayer; the curves show their size, the picture beside them every channel. Click a chart to go to that loop, and a cell or token to see what it attends to.",
-        ),
+      help(
+        "Change is the distance between successive states, divided by the size of the state: where it falls towards zero, the loop has settled. Entropy says how unsure the answers are, in bits. A modulated model scales its block by α(t) before, and γ(t) after, each sublayer; the curves show their size, the picture beside them every channel. Click a chart to go to that loop, and a cell or token to see what it attends to.",
       ),
     );
   }
 
   async open(state) {
-    await this.setModel(
-      registry.has(state.m)
-        ? state.m
-        : (this.entry?.name ??
-            [...registry.values()].find((entry) => entry.block === "modulated")?.name ??
-            [...registry.keys()][0]),
-      state,
-    );
+    const modulated = [...registry.values()].find((entry) => entry.block === "modulated");
+    const name = registry.has(state.m) ? state.m : (this.entry ?? modulated ?? [...registry.values()][0]).name;
+    await this.setModel(name, state);
   }
 
   state() {
@@ -118,8 +112,8 @@ export class InsideTab {
   }
 
   show() {
-    if (this.entry && this.#inputs().text !== this.exampleText.textContent)
-      this.setModel(this.entry.name, this.state());
+    if (!this.remote) return;
+    if (this.#inputs().inputs.join() !== this.example.inputs.join()) this.setModel(this.entry.name, this.state());
     else this.draw();
   }
 
@@ -140,9 +134,9 @@ export class InsideTab {
         (other) => this.setModel(other),
       ),
     );
-    this.head = Math.min(Number(state.head) || 0, entry.heads - 1);
-    this.layer = Math.min(Number(state.layer) || 0, entry.layers - 1);
-    this.query = state.q === undefined ? null : Number(state.q);
+    this.head = wholeNumber(state.head, 0, entry.heads - 1) ?? 0;
+    this.layer = wholeNumber(state.layer, 0, entry.layers - 1) ?? 0;
+    this.query = wholeNumber(state.q, 0, Infinity);
     this.note.textContent = "Loading the model…";
     try {
       this.remote = await openModel(name);
@@ -151,7 +145,7 @@ export class InsideTab {
       return;
     }
     if (this.entry !== entry) return;
-    this.note.textContent = "";
+    this.note.textContent = missing(Object.keys(TASK_NAMES), state.m);
     this.example = this.#inputs();
     this.exampleText.textContent = this.example.text;
     this.player.setTrained(entry.loops, mostLoops(entry));
@@ -162,19 +156,14 @@ export class InsideTab {
       attention: true,
       onFrame: () => {
         this.player.reach(this.trajectory.reach);
-        this.redraw ??= requestAnimationFrame(() => {
-          this.redraw = null;
-          this.draw();
-        });
+        this.redraw();
       },
       onError: (error) => {
         this.note.textContent = error.message;
       },
     });
-    const loop = Number(state.loop) || entry.loops;
-    if (loop > this.player.max) this.player.setMax(loop);
     this.trajectory.extend(this.player.max);
-    this.player.show(loop);
+    this.player.goTo(wholeNumber(state.loop, 0, Infinity) || entry.loops);
   }
 
   async #loadModulation(loops) {
@@ -199,20 +188,17 @@ export class InsideTab {
     if (task === "sudoku" && tab?.clues.some(Boolean) && tab.clues.length === (config.task.side ?? 9) ** 2) {
       return { inputs: tab.clues, text: "The example is the puzzle of the Sudoku tab." };
     }
-    if (
-      (task === "edit-distance" || task === "lcs") &&
-      tab?.truth !== null &&
-      tab?.task === task &&
-      tab.a.length <= config.task.length &&
-      tab.b.length <= config.task.length
-    ) {
-      return { inputs: encodeWords(config.task, tab.a, tab.b), text: "The example is the pair of the Words tab." };
+    if ((task === "edit-distance" || task === "lcs") && tab?.task === task && tab.truth !== null) {
+      try {
+        const words = checkWords(config.task, tab.a, tab.b);
+        return { inputs: encodeWords(config.task, ...words), text: "The example is the pair of the Words tab." };
+      } catch {
+        // this model cannot read them: it is shown with its own example
+      }
     }
     if (task === "countdown" && tab?.trajectory) {
-      return {
-        inputs: encodeNumbers(tab.given(), Number(tab.target.value)),
-        text: "The example is that of the Countdown tab.",
-      };
+      const { numbers, target } = tab.checked;
+      return { inputs: encodeNumbers(numbers, target), text: "The example is that of the Countdown tab." };
     }
     if (!stored) return { inputs: [], text: "" };
     return {
@@ -264,7 +250,13 @@ export class InsideTab {
     ];
     const now = frames[loop - 1];
     this.changeRoom.replaceChildren(
-      lineChart({ label: "Change of the state and its size by loop", series: moves, log: true, ...common }),
+      lineChart({
+        room: this.changeRoom,
+        label: "Change of the state and its size by loop",
+        series: moves,
+        log: true,
+        ...common,
+      }),
       legend(moves),
       el(
         "p.soft",
@@ -301,7 +293,12 @@ export class InsideTab {
       ];
       const late = guess.map((value, i) => (value - truth[i]) ** 2).slice(-20);
       this.answerRoom.replaceChildren(
-        lineChart({ label: "True values and predictions by point", series, xLabel: "point of the prompt" }),
+        lineChart({
+          room: this.answerRoom,
+          label: "True values and predictions by point",
+          series,
+          xLabel: "point of the prompt",
+        }),
         legend(series),
         el(
           "p.soft",
@@ -323,6 +320,7 @@ export class InsideTab {
     const now = frames[this.player.loop - 1];
     this.answerRoom.replaceChildren(
       lineChart({
+        room: this.answerRoom,
         label: "Entropy of the answers by loop",
         series,
         ...common,
@@ -348,7 +346,13 @@ export class InsideTab {
     }));
     const top = Math.max(...series.flatMap(({ values }) => values));
     this.curvesRoom.replaceChildren(
-      lineChart({ label: "Size of the modulation by loop", series, ...common, range: [0, top] }),
+      lineChart({
+        room: this.curvesRoom,
+        label: "Size of the modulation by loop",
+        series,
+        ...common,
+        range: [0, top],
+      }),
       legend(series),
       el(
         "p.soft",
@@ -370,12 +374,7 @@ export class InsideTab {
       "aria-label",
       `${PART_NAMES[this.part]} of ${order.length} channels in ${rows.length} loops`,
     );
-    const [left, middle, right] = this.heatAxis.children;
-    left.textContent = `↓ loops 1 to ${rows.length}`;
-    middle.textContent = `→ ${order.length} channels, sorted by loop 1`;
-    right.textContent = zero
-      ? `blank is 1, full colour ±${short(largest)} from it`
-      : `blank is 0, full colour ±${short(largest)}`;
+    this.heatAxis.textContent = `Down: loops 1 to ${rows.length}. Across: ${order.length} channels, sorted by their value in loop 1. Blank is ${zero}; blue is above and orange below, by up to ${short(largest)}.`;
   }
 
   #pickLoop(event) {

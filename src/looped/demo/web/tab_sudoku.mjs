@@ -1,9 +1,10 @@
 // Sudoku: one puzzle, one or two models, and their boards after every loop.
 
 import { Strip } from "./charts.mjs";
-import { modelsOf, mostLoops, openModel, registry, Trajectory } from "./client.mjs";
+import { missing, modelsOf, mostLoops, openModel, registry, Trajectory } from "./client.mjs";
+import { ModelHeader } from "./header.mjs";
 import { conflicts, judge, parseBoard, shuffled } from "./sudoku_rules.mjs";
-import { announce, calm, counted, el, menu, percent, Player } from "./ui.mjs";
+import { announce, calm, counted, el, help, menu, onNextFrame, percent, Player, spoken, wholeNumber } from "./ui.mjs";
 
 const PENCIL_BELOW = 0.5; // a cell less sure than this shows its candidates instead of one digit
 const NEXT_RUN = 250; // ms after the last change of the puzzle until the models run again
@@ -131,16 +132,11 @@ class ModelCard {
     this.status = el("p.status");
     this.strip = new Strip("Share of open cells that are right, by loop", colour);
     this.bars = el("div.bars", { "aria-hidden": "true" });
-    this.pick = menu(
-      "Model",
-      modelsOf("sudoku").map(({ name }) => [name, name.replace("sudoku/", "")]),
-      entry.name,
-      (name) => tab.setModel(this, name),
-    );
+    this.header = new ModelHeader(entry, (name) => tab.setModel(this, name));
     this.element = el(
       "article.card",
       { style: { "--own": colour } },
-      el("header", {}, el("h2", {}, entry.block), this.pick, el("p.caption", {}, captionOf(entry))),
+      this.header.element,
       this.board.element,
       this.strip.element,
       this.status,
@@ -225,13 +221,6 @@ class ModelCard {
   }
 }
 
-export function captionOf({ parameters, loops, test }) {
-  const millions = parameters >= 1e5 ? `${(parameters / 1e6).toFixed(1)} M` : parameters.toLocaleString("en");
-  const size = `${millions} parameters, ${counted(loops, "loop")}`;
-  if (!test) return size;
-  return `${size}, ${test.metric === "accuracy" ? `${percent(test.value, 1)} right in the test` : `squared error ${test.value.toFixed(4)}`}`;
-}
-
 export class SudokuTab {
   side = 9;
   selected = null;
@@ -245,7 +234,9 @@ export class SudokuTab {
       trained: 32,
       onChange: (loop) => this.draw(loop),
       onMore: (loops) => this.cards.forEach((card) => card.trajectory?.extend(loops)),
+      describe: () => this.cards.map(({ entry, status }) => `${entry.block}: ${spoken(status)}`).join(" "),
     });
+    this.redraw = onNextFrame(() => this.draw(this.player.loop));
     this.note = el("p.note", { role: "status" });
     this.about = el("p.soft.source");
     this.text = el("input.puzzle", {
@@ -306,25 +297,10 @@ export class SudokuTab {
       this.room,
       this.pad,
       this.player.element,
-      el(
-        "details.help",
-        {},
-        el("summary", {}, "What am I looking at?"),
-        el(
-          "p",
-          {},
-          "Dark digits are the clues. Coloured digits are what the model would answer after this loop: the fainter, the less sure. A cell that is not yet decided shows its candidates, each as dark as it is likely. Red cells break a rule. The curve under a board is the share of open cells that are right after each loop.",
-        ),
-        el(
-          "p",
-          {},
-          "The looped model applies the same block in every loop. The modulated one scales the block by functions of the loop index. Neither was told the rules of Sudoku, and neither searches: each loop is one pass through the same weights.",
-        ),
-        el(
-          "p",
-          {},
-          "Keys: arrows move on the board, digits set a clue, Backspace clears it. Outside the board, space plays, and the arrow keys step through the loops (comma and full stop do so everywhere).",
-        ),
+      help(
+        "Dark digits are the clues. Coloured digits are what the model would answer after this loop: the fainter, the less sure. A cell that is not yet decided shows its candidates, each as dark as it is likely. Red cells break a rule. The curve under a board is the share of open cells that are right after each loop.",
+        "The looped model applies the same block in every loop. The modulated one scales the block by functions of the loop index. Neither was told the rules of Sudoku, and neither searches: each loop is one pass through the same weights.",
+        "Keys: arrows move on the board, digits set a clue, Backspace clears it. Outside the board, space plays, and the arrow keys step through the loops (comma and full stop do so everywhere).",
       ),
     );
     document.addEventListener("paste", (event) => {
@@ -351,11 +327,11 @@ export class SudokuTab {
 
   /** Show the state of a link, or a puzzle to begin with. */
   open(state) {
-    const known = (name) => registry.get(name)?.task === "sudoku";
     const models = modelsOf("sudoku"),
-      byBlock = (block) => models.find((entry) => entry.block === block)?.name;
-    const first = known(state.m) ? state.m : (byBlock("looped") ?? models[0].name);
-    const second = known(state.vs) ? state.vs : (byBlock("modulated") ?? models.at(-1).name);
+      byBlock = (block) => models.find((entry) => entry.block === block) ?? models[0],
+      chosen = (name, block) => (models.find((entry) => entry.name === name) ?? byBlock(block)).name;
+    const first = chosen(state.m, "looped"),
+      second = chosen(state.vs, "modulated");
     this.second = second;
     const wide = matchMedia("(min-width: 820px)").matches,
       sameSide = sideOf(first) === sideOf(second);
@@ -372,12 +348,14 @@ export class SudokuTab {
         this.say(error.message);
       }
     }
-    const loop = Number(state.loop);
-    if (state.p && loop > this.player.max) {
-      this.player.setMax(loop);
-      this.cards.forEach((card) => card.trajectory?.extend(this.player.max));
-    }
-    if (state.p && loop) this.player.show(loop);
+    this.say([missing(["sudoku"], state.m, state.vs), this.note.textContent].filter(Boolean).join(" "));
+    const loop = wholeNumber(state.loop, 0, Infinity);
+    if (state.p && loop) this.player.goTo(loop);
+  }
+
+  /** List the models anew, as a visitor may have added one. */
+  show() {
+    this.cards.forEach(({ header }) => header.refresh());
   }
 
   /** Show the puzzle that came with a model: a board of another side has no famous ones. */
@@ -506,12 +484,7 @@ export class SudokuTab {
     const before = this.player.available;
     const done = Math.min(this.player.max, ...this.cards.map(({ trajectory }) => trajectory?.reach ?? 0));
     this.player.reach(done);
-    if (!this.redraw) {
-      this.redraw = requestAnimationFrame(() => {
-        this.redraw = null;
-        this.draw(this.player.loop);
-      });
-    }
+    this.redraw();
     if (done === this.player.max && before < done) {
       announce(
         this.cards

@@ -1,9 +1,9 @@
 // Theory: the networks that the proofs construct, run exactly, beside the functions that they approximate.
 
-import { legend, lineChart } from "./charts.mjs";
+import { legend, lineChart, sizeIn } from "./charts.mjs";
 import { Thread } from "./client.mjs";
-import { TARGETS } from "./exact.mjs";
-import { counted, el, menu, Player, short } from "./ui.mjs";
+import { Fraction, TARGETS } from "./exact.mjs";
+import { counted, el, help, menu, Player, short, wholeNumber } from "./ui.mjs";
 
 const VARIANTS = {
   paper: "the paper's network, corrected",
@@ -18,7 +18,7 @@ const VARIANTS = {
   "modulated-digits": "modulated, for bfloat16",
 };
 const TOKEN_COLOURS = ["var(--looped)", "var(--modulated)", "var(--good)"];
-const PLOT = { width: 420, height: 250, left: 40, right: 12, top: 10, bottom: 26 };
+const PLOT = { left: 44, right: 12, top: 10, bottom: 26 };
 const STRIP_WIDTH = 0.014; // drawn; the true width is epsilon, far below a pixel
 const STEPS = 512; // of a token's slider
 
@@ -29,8 +29,9 @@ async function unpack(base64) {
 }
 
 const sentence = (text) => text[0].toUpperCase() + text.slice(1);
-const LONG = 20; // characters of an exact number
-const brief = (text) => (text.length <= LONG ? text : `${text.slice(0, 6)}…${text.slice(-4)} (${text.length} digits)`);
+const LONG = 16; // characters of an exact number
+const brief = (text) =>
+  text.length <= LONG ? text : `≈ ${short(Fraction.parse(text).toNumber())}, ${text.length} digits`;
 
 export class TheoryTab {
   chosen = { function: "attn", tokens: 2, cells: 4, variant: "paper", fault: "" };
@@ -42,7 +43,12 @@ export class TheoryTab {
   constructor(root) {
     this.root = root;
     this.thread = new Thread();
-    this.player = new Player({ trained: 1, onChange: () => this.draw(), onMore: () => {} });
+    this.player = new Player({
+      trained: 1,
+      onChange: () => this.draw(),
+      onMore: () => {},
+      describe: () => `${this.plotText.textContent} ${this.fetchText.textContent}`,
+    });
     this.player.more.hidden = true;
     this.note = el("p.note", { role: "status" });
     this.menus = el("div.toolbar");
@@ -54,11 +60,14 @@ export class TheoryTab {
     this.growth = el("div");
     this.rows = el("div.exact", { tabindex: 0, role: "group", "aria-label": "All rows" });
     this.size = el("p.soft.source");
+    this.faults = el("details.faults");
+    this.faultSummary = el("summary");
     const tile = (title, ...content) => el("article.card", {}, el("header", {}, el("h2.plain", {}, title)), ...content);
     root.append(
       this.menus,
       this.size,
       this.sliders,
+      this.faults,
       this.note,
       el(
         "div.tiles",
@@ -69,20 +78,10 @@ export class TheoryTab {
         tile("Every row, exactly", this.rows),
       ),
       this.player.element,
-      el(
-        "details.help",
-        {},
-        el("summary", {}, "What am I looking at?"),
-        el(
-          "p",
-          {},
-          "The paper proves that looped Transformers approximate any continuous function of a sequence that does not depend on the order of its tokens. Its proof is a network, and here it runs: step 1 finds the cell of every token, step 2 lets the tokens fetch each other one by one until each knows its context, step 3 unpacks the label that is stored for the cell and the context, one loop per label.",
-        ),
-        el(
-          "p",
-          {},
-          "Everything is computed in exact fractions. In the narrow strips just below a cell's border (drawn much wider than they are) a token's cell is undecided and the network may answer anything between its labels. The paper's network as printed has mistakes; each can be switched on to see what it breaks.",
-        ),
+      help(
+        "The paper proves that looped Transformers approximate any continuous function of a sequence that does not depend on the order of its tokens. Its proof is a network, and here it runs: step 1 finds the cell of every token, step 2 lets the tokens fetch each other one by one until each knows its context, step 3 unpacks the label that is stored for the cell and the context, one loop per label.",
+        "The network knows of each token only its cell, and its labels are the values of f for tokens in the middle of their cells. So its output is a staircase that comes closer to f with more cells.",
+        "Everything is computed in exact fractions. In the narrow strips just below a cell's border (drawn much wider than they are) a token's cell is undecided and the network may answer anything between its labels. The paper's network as printed has mistakes; each can be switched on to see what it breaks.",
       ),
     );
   }
@@ -93,6 +92,7 @@ export class TheoryTab {
       return;
     }
     this.data ??= await unpack(document.getElementById("theory-data").textContent.trim());
+    if (!this.boxes) this.#faultSwitches();
     const { f, n, t, v, bug, x, loop } = state;
     const wanted = {
       function: f,
@@ -107,7 +107,7 @@ export class TheoryTab {
         .split(" ")
         .map((each, i) => Math.max(0, Math.min(STEPS, Math.round(Number(each)) || this.inputs[i])));
     while (this.inputs.length < 3) this.inputs.push(60);
-    await this.choose({}, loop === undefined ? null : Number(loop));
+    await this.choose({}, wholeNumber(loop, 0, Infinity));
   }
 
   state() {
@@ -140,6 +140,7 @@ export class TheoryTab {
     if (!this.has(wanted)) Object.assign(wanted, { function: "attn", tokens: 2, cells: 4, variant: "paper" });
     this.chosen = wanted;
     this.#menus();
+    this.#drawFaults();
     this.network = this.data.networks[this.name];
     await this.#load(this.name);
     this.player.setTrained(this.network.loops, this.network.loops);
@@ -162,9 +163,6 @@ export class TheoryTab {
           .map((value) => [String(value), text(value)]);
     const pick = (label, options, key, read = String) =>
       menu(label, options, String(chosen[key]), (value) => this.choose({ [key]: read(value) }));
-    const faults = Object.entries(this.data.faults)
-      .filter(([fault]) => this.has({ ...chosen, fault }))
-      .map(([fault, text]) => [fault, text]);
     const strip = el("input", {
       type: "checkbox",
       id: "in-strip",
@@ -174,7 +172,6 @@ export class TheoryTab {
       },
     });
     strip.checked = this.inStrip;
-    const shorten = ([fault, text]) => [fault, text.length > 72 ? `${text.slice(0, 70)}…` : text];
     this.menus.replaceChildren(
       pick(
         "Function",
@@ -198,7 +195,6 @@ export class TheoryTab {
         all(Object.keys(VARIANTS), "variant", (name) => VARIANTS[name]),
         "variant",
       ),
-      faults.length ? pick("Printed fault", [["", "no printed fault"], ...faults.map(shorten)], "fault") : el("span"),
       el("label.switch", { for: "in-strip" }, strip, " Token 1 in a strip"),
     );
     this.sliders.replaceChildren(
@@ -219,6 +215,29 @@ export class TheoryTab {
         return el("label", { style: { "--own": TOKEN_COLOURS[i] } }, el("b", {}, `x${"₁₂₃"[i]}`), slider, output);
       }),
     );
+  }
+
+  /** Make a switch for each fault of the paper's network as printed; one can be on at a time. */
+  #faultSwitches() {
+    this.boxes = Object.keys(this.data.faults).map((fault) =>
+      el("input", {
+        type: "checkbox",
+        role: "switch",
+        value: fault,
+        onchange: ({ target }) => this.choose({ fault: target.checked ? fault : "" }),
+      }),
+    );
+    const rows = this.boxes.map((box) => el("label.switch", {}, box, sentence(this.data.faults[box.value])));
+    this.faults.replaceChildren(this.faultSummary, el("div.switches", {}, rows));
+  }
+
+  #drawFaults() {
+    const { fault } = this.chosen;
+    this.faults.hidden = !this.has({ ...this.chosen, fault: this.boxes[0].value });
+    for (const box of this.boxes) box.checked = box.value === fault;
+    this.faultSummary.textContent = fault
+      ? `Printed fault: ${this.data.faults[fault]}`
+      : `Switch on one of the printed proof's ${this.boxes.length} faults`;
   }
 
   /** Return a token as a fraction: 1 belongs to the last cell, as that one's corner. */
@@ -303,8 +322,9 @@ export class TheoryTab {
   }
 
   #drawPlot() {
-    const { width: WIDTH, height: HEIGHT, left: LEFT, right: RIGHT, top: TOP, bottom: BOTTOM } = PLOT;
-    const { cells, tokens, function: name } = this.chosen,
+    const { width: WIDTH, height: HEIGHT } = sizeIn(this.plotRoom),
+      { left: LEFT, right: RIGHT, top: TOP, bottom: BOTTOM } = PLOT,
+      { cells, tokens, function: name } = this.chosen,
       f = TARGETS[name],
       others = this.values().slice(1),
       { loop } = this.player;
@@ -416,6 +436,7 @@ export class TheoryTab {
     }));
     this.growth.replaceChildren(
       lineChart({
+        room: this.growth,
         label: "The network's output by loop",
         series: [...lines, ...series],
         first: 0,

@@ -1,9 +1,9 @@
 // Words: edit distance and longest common subsequence, the true table, and what the models answer after every loop.
 
 import { rgb } from "./charts.mjs";
-import { modelsOf, mostLoops, registry, Trajectory } from "./client.mjs";
-import { captionOf } from "./tab_sudoku.mjs";
-import { announce, calm, el, menu, percent, Player, randomBy } from "./ui.mjs";
+import { missing, modelsOf, mostLoops, registry, Trajectory } from "./client.mjs";
+import { ModelHeader } from "./header.mjs";
+import { announce, calm, el, help, menu, onNextFrame, percent, Player, randomBy, spoken, wholeNumber } from "./ui.mjs";
 import {
   checkWords,
   drawPair,
@@ -17,6 +17,7 @@ import {
 
 const TASKS_OF_WORDS = { "edit-distance": "Edit distance", lcs: "Longest common subsequence" };
 const REAL_WORDS = ["kitten", "sitting"];
+const SHORT = 16; // letters: the table of such words fits beside a card
 
 /** Set a canvas up for its size on the page and the screen's pixels; return its context. */
 function sharp(canvas, width, height) {
@@ -101,16 +102,11 @@ class WordsCard {
     this.answer = el("span.answer");
     this.verdict = el("p.status");
     this.beam = new Beam();
-    this.pick = menu(
-      "Model",
-      modelsOf(tab.task).map(({ name }) => [name, name.replace(`${tab.task}/`, "")]),
-      entry.name,
-      (name) => tab.setModel(this, name),
-    );
+    this.header = new ModelHeader(entry, (name) => tab.setModel(this, name));
     this.element = el(
       "article.card",
       { style: { "--own": `var(--${entry.block})` } },
-      el("header", {}, el("h2", {}, entry.block), this.pick, el("p.caption", {}, captionOf(entry))),
+      this.header.element,
       el("div.answer-line", {}, this.answer, this.verdict),
       this.beam.element,
     );
@@ -160,24 +156,26 @@ class WordsCard {
       this.beam.draw(frames, this.place, this.tab.player.max, loop, truth, `--${this.entry.block}`);
   }
 
+  describe() {
+    return `${this.entry.block} answers ${this.answer.textContent}: ${spoken(this.verdict)}.`;
+  }
+
   close() {
     this.trajectory?.close();
   }
 }
 
 const isAlike = (a, b) => a.loops === b.loops && a.config.task.length === b.config.task.length;
-const bestFirst = (models) => [...models].sort((a, b) => (b.test?.value ?? 0) - (a.test?.value ?? 0));
-
 /** Return the best of the models that read the shortest words: people type such words first. */
 function modelForShortWords(models) {
   const least = Math.min(...models.map(({ config }) => shortestTrained(config.task)));
-  return bestFirst(models.filter(({ config }) => shortestTrained(config.task) === least))[0];
+  return models.find(({ config }) => shortestTrained(config.task) === least);
 }
 
 /** Return two models of different blocks for the same words and loops: this model and its partner if it has one. */
 function twoAlike(models, entry) {
-  for (const each of [entry, ...bestFirst(models)]) {
-    const partner = bestFirst(models).find((other) => other.block !== each.block && isAlike(other, each));
+  for (const each of [entry, ...models]) {
+    const partner = models.find((other) => other.block !== each.block && isAlike(other, each));
     if (partner) return [each, partner];
   }
   return [entry];
@@ -193,7 +191,9 @@ export class WordsTab {
       trained: 10,
       onChange: (loop) => this.draw(loop),
       onMore: (loops) => this.cards.forEach((card) => card.trajectory?.extend(loops)),
+      describe: () => this.cards.map((card) => card.describe()).join(" "),
     });
+    this.redraw = onNextFrame(() => this.draw(this.player.loop));
     const field = (label) =>
       el("input.word", {
         type: "text",
@@ -209,10 +209,12 @@ export class WordsTab {
     this.fill = el("button", { type: "button", onclick: () => this.fillUp() }, "Fill up");
     this.switch = menu("Task", Object.entries(TASKS_OF_WORDS), this.task, (task) => this.setTask(task));
     this.compare = el("input", { type: "checkbox", id: "compare-words", onchange: () => this.setCompared() });
+    this.root = root;
     this.room = el("div.cards");
     this.table = el("canvas.table", { role: "img" });
     this.alignment = el("div.alignment", { tabindex: 0, role: "img" });
     this.explain = el("p.soft");
+    this.below = el("p.soft.source");
     root.append(
       el(
         "div.toolbar",
@@ -224,52 +226,37 @@ export class WordsTab {
       ),
       el("div.words", {}, this.first, this.second),
       this.note,
-      this.room,
       el(
-        "article.card.wide",
+        "div.bench",
         {},
-        el("header", {}, el("h2.plain", {}, "The truth")),
-        this.explain,
-        this.alignment,
-        el("div.scroll", { tabindex: 0, role: "group", "aria-label": "Table" }, this.table),
+        this.room,
+        el(
+          "article.card.wide",
+          {},
+          el("header", {}, el("h2.plain", {}, "The truth")),
+          this.explain,
+          this.alignment,
+          el("div.scroll", { tabindex: 0, role: "group", "aria-label": "Table" }, this.table),
+          this.below,
+        ),
       ),
       this.player.element,
-      el(
-        "details.help",
-        {},
-        el("summary", {}, "What am I looking at?"),
-        el(
-          "p",
-          {},
-          "The model reads both words at once and answers with one number. The picture in its card shows, loop after loop, how likely it finds each answer; the dashed line is the true one.",
-        ),
-        el(
-          "p",
-          {},
-          "The table below is the textbook's dynamic programme: each cell holds the answer for a pair of prefixes, and the outlined cells are a best path. A model that was trained with an answer for every prefix gets a row of its own under the table.",
-        ),
+      help(
+        "The model reads both words at once and answers with one number. The picture in its card shows, loop after loop, how likely it finds each answer; the dotted line is the true one.",
+        "The table is the textbook's dynamic programme: each cell holds the answer for a pair of prefixes, and the line through it is a best path. A model that was trained with an answer for every prefix of the second word gets a row of its own under the table.",
       ),
     );
-    addEventListener("resize", () => {
-      if (!root.hidden) this.show();
-    });
   }
 
   open(state) {
     this.setTask(
-      state.t in TASKS_OF_WORDS ? state.t : this.task,
+      Object.hasOwn(TASKS_OF_WORDS, state.t) ? state.t : this.task,
       [state.m, state.vs],
       state.a ? [state.a, state.b ?? ""] : null,
     );
-    const loop = Number(state.loop);
-    if (loop > this.player.max) {
-      this.player.setMax(loop);
-      this.cards.forEach((card) => card.trajectory?.extend(this.player.max));
-    }
-    if (loop) {
-      this.player.pause();
-      this.player.show(loop);
-    }
+    this.say([missing([this.task], state.m, state.vs), this.note.textContent].filter(Boolean).join(" "));
+    const loop = wholeNumber(state.loop, 0, Infinity);
+    if (loop) this.player.goTo(loop);
   }
 
   state() {
@@ -371,10 +358,13 @@ export class WordsTab {
       [this.a, this.b] = pairs[0];
     } catch (error) {
       this.truth = null;
+      this.root.classList.add("blank");
       this.say(error.message);
       this.player.show(0);
       return;
     }
+    this.root.classList.remove("blank");
+    this.root.classList.toggle("short", this.b.length <= SHORT && this.a.length <= SHORT);
     this.say(unlikeTraining(this.config, this.a, this.b));
     this.fill.hidden = Math.min(this.a.length, this.b.length) >= shortestTrained(this.config) - 3;
     this.solved = solveWords(this.config, this.a, this.b);
@@ -410,6 +400,7 @@ export class WordsTab {
   }
 
   show() {
+    this.cards.forEach(({ header }) => header.refresh());
     this.draw(this.player.loop);
   }
 
@@ -417,10 +408,7 @@ export class WordsTab {
     const done = Math.min(this.player.max, ...this.cards.map(({ trajectory }) => trajectory?.reach ?? 0)),
       before = this.player.available;
     this.player.reach(done);
-    this.redraw ??= requestAnimationFrame(() => {
-      this.redraw = null;
-      this.draw(this.player.loop);
-    });
+    this.redraw();
     if (done === this.player.max && before < done) {
       announce(
         this.cards
@@ -495,10 +483,18 @@ export class WordsTab {
       context.fillStyle = css(rgb(`--${card.entry.block}`));
       context.fillText(card.entry.block[0].toUpperCase(), left - 11, y + cell / 2);
     });
+    const answered = dense.map(({ entry, trajectory: { frames, done } }) => {
+      const answers = frames[Math.min(loop, done)].classes.slice(this.a.length, this.a.length + columns);
+      return ` The ${entry.block} model answers ${answers.join(", ")} for the prefixes of the second word.`;
+    });
     this.table.setAttribute(
       "aria-label",
-      `Table of ${rows} by ${columns} answers for prefixes, from ${table[0][0]} to ${this.truth}, with a best path`,
+      `Table of ${rows} by ${columns} answers for prefixes with a best path. Its last row is ${table.at(-1).join(", ")}.${answered.join("")}`,
     );
+    const marks = dense.map(({ entry: { block } }) => `${block[0].toUpperCase()}: ${block}`).join(", ");
+    this.below.textContent = dense.length
+      ? `Below the table: the answers for every prefix of the second word after this loop (${marks}). Green is right, red is wrong.`
+      : "";
   }
 
   key(event) {

@@ -43,6 +43,37 @@ export function announce(text) {
   document.getElementById("announce").textContent = text;
 }
 
+/** Return what the parts of a line say, one after the other: without the comma they would run together. */
+export const spoken = (node) => [...node.children].map((part) => part.textContent.trim()).join(", ");
+
+/** Return what explains a tab, closed at first: one paragraph for each text. */
+export const help = (...texts) =>
+  el(
+    "details.help",
+    {},
+    el("summary", {}, "What am I looking at?"),
+    texts.map((text) => el("p", {}, text)),
+  );
+
+/** Return a function that draws with the screen's next frame, once however often it was called before. */
+export function onNextFrame(draw) {
+  let asked = false;
+  return () => {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      draw();
+    });
+  };
+}
+
+/** Return the whole number that a link gives, kept between two bounds; null where it gives none. */
+export function wholeNumber(text, low, high) {
+  const number = Math.round(Number(text ?? NaN));
+  return Number.isNaN(number) ? null : Math.max(low, Math.min(high, number));
+}
+
 /** Return a random number generator with a seed, so that a drawn example can be named in a link. */
 export function randomBy(seed) {
   let state = seed >>> 0;
@@ -86,7 +117,10 @@ export function icon(name) {
 
 const SPEEDS = { slow: 1.5, steady: 5, fast: 20 };
 
-/** Play, pause, step and slide through the loops. `onChange(loop)` shows a loop, `onMore(loops)` asks for more of them. */
+/**
+ * Play, pause, step and slide through the loops. `onChange(loop)` shows a loop, `onMore(loops)` asks for more of them,
+ * and `describe()` says what is shown to those who cannot see it.
+ */
 export class Player {
   loop = 0;
   max = 1;
@@ -95,8 +129,8 @@ export class Player {
   speed = "steady";
   #timer = null;
 
-  constructor({ trained, onChange, onMore }) {
-    Object.assign(this, { trained, onChange, onMore });
+  constructor({ trained, onChange, onMore, describe }) {
+    Object.assign(this, { trained, onChange, onMore, describe });
     const button = (name, picture, act) =>
       el("button.round", { type: "button", "aria-label": name, title: name, onclick: act }, icon(picture));
     this.playButton = button("Play", "play", () => this.toggle());
@@ -192,14 +226,31 @@ export class Player {
     this.onChange(this.loop);
   }
 
+  /** Show the loop that a link asks for, and have it computed where it lies beyond training. */
+  goTo(loop) {
+    this.pause();
+    if (loop > this.max) {
+      this.setMax(loop);
+      this.onMore(this.max);
+    }
+    this.show(loop);
+  }
+
   step(by) {
     this.pause();
     this.show(this.loop + by);
+    this.#tell();
   }
 
   toggle() {
-    if (this.playing) this.pause();
-    else this.play();
+    if (this.playing) {
+      this.pause();
+      this.#tell();
+    } else this.play();
+  }
+
+  #tell() {
+    announce(`Loop ${this.loop}. ${this.describe()}`);
   }
 
   play() {
