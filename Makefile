@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Two threads: more slow down small matmuls.
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: setup paper test test-all check fmt bench bench-gpu gpu proofs theory-pdf crash crash-full docs clean
+.PHONY: setup paper test test-all check fmt bench bench-gpu gpu gpu-packages proofs theory-pdf crash crash-full docs clean
 
 setup: $(READY)
 
@@ -72,11 +72,21 @@ proofs:
 	$(MAKE) -C proofs
 
 # Kernels run in an interpreter elsewhere; these tests run them on a GPU.
-# They use the set-up environment if there is one, and otherwise `python3`, because a GPU machine may be offline.
+# They use the set-up environment if there is one, and otherwise `python3`, because a GPU machine may be offline. What
+# that python3 lacks, `make gpu-packages` fetches on another machine; copy its folder along.
+GPU_PACKAGES := .gpu-packages
+GPU_PACKAGES_FOR ?= 3.12
 gpu: GPU_PYTHON = $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
+gpu: export PYTHONPATH = src:$(GPU_PACKAGES)
 gpu:
-	PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/kernels -m 'not gpu'
-	PYTHONPATH=src $(GPU_PYTHON) -m pytest -m gpu $$(grep -rl 'mark\.gpu' tests --include='*.py')
+	$(GPU_PYTHON) -m pytest tests/kernels -m 'not gpu'
+	$(GPU_PYTHON) -m pytest -m gpu $$(grep -rl 'mark\.gpu' tests --include='*.py')
+
+# The small packages that an image with PyTorch usually lacks, for Python $(GPU_PACKAGES_FOR).
+gpu-packages: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(GPU_PACKAGES) --no-deps \
+	  --only-binary :all: --python-version $(GPU_PACKAGES_FOR) --constraint constraints.txt \
+	  docstring-parser msgspec tyro typeguard typing-extensions
 
 # What the command line does when it is killed, when disks fail, and with files that are damaged or hostile: a seeded
 # sample, as much of it as fits into the minutes.
