@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from looped.analysis import inspect_model, modulation
+import looped
+from looped.analysis import attention_maps, inspect_model, modulation
 from looped.config import ModelConfig
+from looped.kernels.reference import add_feed_forward, normalise
 from looped.models import build_model
 from looped.tasks import EditDistance
 from looped.utils.errors import InputError
@@ -106,3 +108,53 @@ def test_model_does_not_change():
     inspect_model(model, INPUTS)
     assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
     assert all(each.grad is None for each in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {},
+        {"block": "looped", "num_layers": 2, "positions": "rotary", "attention": "causal"},
+        {"block": "looped", "attention_bias": "alibi", "norm": "query-key"},
+        {"block": "looped", "attention_weights": "hardmax", "attention": "causal"},
+    ],
+    ids=str,
+)
+def test_attention_maps_mix_the_values_as_the_model_does(knobs):
+    """The state after the attention of every head, made from the map and the values, is the model's own."""
+    model = model_of(**(knobs or {"modulation_init": "random"}))
+    maps = attention_maps(model, INPUTS, num_loops=4)
+    stack, config = model.stack, model.config
+    assert maps.shape == (4, config.num_layers, 2, 3, INPUTS.shape[1], INPUTS.shape[1])
+    torch.testing.assert_close(maps.sum(dim=-1), torch.ones(maps.shape[:-1]))
+    if config.is_causal(False):
+        assert not maps.triu(1).any()
+
+    prepared, seen = stack.prepare(4, INPUTS.shape[1], torch.device("cpu")), []
+
+    def look(loop, layer, before, after):
+        weights, (attention, feed_forward) = prepared.weights[layer], prepared.modulation[loop][layer]
+        norm = "none" if config.norm == "query-key" else config.norm
+        hidden = normalise(before, attention, norm=norm) if norm == "rms" else before
+        values = (hidden @ weights.w_qkv[32:].T).unflatten(-1, (2, 8)).transpose(1, 2)
+        mixed = (maps[loop, layer].transpose(0, 1) @ values).transpose(1, 2).flatten(2) @ weights.w_out.T
+        state = before + (1 if attention.gate is None else attention.gate) * mixed
+        rest = (weights.w_in, weights.b_in, weights.w_back, weights.b_back)
+        seen.append((add_feed_forward(state, feed_forward, *rest, activation="gelu", norm=config.norm), after))
+
+    stack.register_layer_hook(look)
+    with torch.no_grad():
+        list(model.iterate(torch.from_numpy(INPUTS), 4))
+    assert len(seen) == 4 * config.num_layers
+    for expected, found in seen:
+        torch.testing.assert_close(expected, found, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_maps_of_an_own_layer_are_refused(plugins):
+    class Mixer(torch.nn.Linear):
+        def __init__(self, config):
+            super().__init__(config.dim, config.dim)
+
+    looped.register(Mixer)
+    with pytest.raises(InputError):
+        attention_maps(model_of(block="looped", layer="Mixer"), INPUTS)

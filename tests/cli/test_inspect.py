@@ -5,6 +5,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+import torch
 
 from looped.cli.inspect import picture
 from looped.cli.main import main
@@ -98,6 +99,21 @@ def test_inspect_with_a_png_name_is_refused_before_the_work(run, capsys, tmp_pat
     monkeypatch.setattr("looped.inference.shipping.load", lambda *_: pytest.fail("the run was loaded"))
     assert "ends in .svg, got" in complaint(capsys, "inspect", run, "--svg", str(tmp_path / "inside.png"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_inspect_writes_attention_maps_as_numbers_and_as_pictures(run, capsys, tmp_path):
+    numbers, pictures = tmp_path / "maps.json", tmp_path / "maps.svg"
+    for path in (numbers, pictures):
+        answer(capsys, "inspect", run, "--size", "2", "--loops", "9", "--attention", str(path))
+    found = json.loads(numbers.read_text())
+    loaded = load_run(run)
+    maps = torch.tensor(found["maps"])
+    assert maps.shape == (9, 1, 4, loaded.task.spec.seq_len, loaded.task.spec.seq_len)
+    torch.testing.assert_close(maps.sum(dim=-1), torch.ones(maps.shape[:-1]), atol=1e-3, rtol=0)
+    assert found["input"] == loaded.task.render(loaded.test_example(0)[0])
+    drawn = " ".join(ElementTree.fromstring(pictures.read_text()).itertext())
+    assert [f"loop {loop}, layer 1, head 4" in " ".join(drawn.split()) for loop in (1, 2, 9)] == [True, False, True]
+    assert "--attention" in complaint(capsys, "inspect", run, "--attention", str(tmp_path / "maps.png"))
 
 
 def test_inspect_with_wrong_input_prints_one_line(run, capsys, tmp_path):

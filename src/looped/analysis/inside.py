@@ -4,12 +4,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from looped.analysis.continuity import measure_continuity
 from looped.inference.run import with_changes
+from looped.kernels import attention_map
 from looped.models import LoopModel
 from looped.models.conditioning import PARTS
+from looped.utils.errors import require
 
 # The paper's names -> a field of Modulation, and attention (0) or the feed-forward layer (1).
 MODULATIONS = {
@@ -67,6 +70,42 @@ def modulation(model: LoopModel, num_loops: int | None = None) -> dict[str, Tens
 def modulated(model: LoopModel) -> list[str]:
     """Return the paper's names of the parts that the conditioning sets. Other parts are equal in every loop."""
     return [name for name, part in MODULATIONS.items() if part in PARTS[model.config.resolved_conditioning]]
+
+
+@torch.no_grad()
+def attention_maps(
+    model: LoopModel, inputs: Tensor | np.ndarray, *, num_loops: int | None = None
+) -> Float[Tensor, "loop layer head batch query key"]:
+    """Return how much every query attends to every key, in each loop, layer and head. The model does not change."""
+    stack, config = model.stack, model.config
+    ours = config.layer == "transformer"
+    require(ours, f"model.layer: expected a Transformer layer for maps of its attention, got {config.layer}")
+    tokens, num_loops = torch.as_tensor(inputs).to(stack.device), stack.checked_loops(num_loops)
+    embeddings = model.embed(tokens)
+    prepared = stack.prepare(num_loops, tokens.shape[1], stack.device)
+    maps: list[Tensor] = []
+
+    def look(loop: int, layer: int, before: Tensor, _: Tensor) -> None:
+        seen = attention_map(
+            before,
+            prepared.modulation[loop][layer][0],
+            prepared.weights[layer].w_qkv,
+            num_heads=config.num_heads,
+            causal=stack.causal and prepared.bias is None,
+            bias=prepared.bias,
+            rotation=prepared.rotation,
+            attention_weights=config.attention_weights,
+            norm=config.norm,
+        )
+        maps.append(seen.transpose(0, 1).float().cpu())
+
+    handle = stack.register_layer_hook(look)
+    try:
+        for _ in stack.iterate(embeddings, num_loops):
+            pass
+    finally:
+        handle.remove()
+    return torch.stack(maps).unflatten(0, (num_loops, config.num_layers))
 
 
 @torch.no_grad()

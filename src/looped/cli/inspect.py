@@ -2,13 +2,19 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from looped.cli.args import AnyRun, aligned, parse, require_svg, show
+from looped.cli.args import AnyRun, aligned, json_text, parse, require_svg, require_writable, show
+from looped.utils.errors import require
 from looped.utils.text import plural
 from looped.utils.types import Device
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 SHOWN_ROWS = 16
+SHOWN_MAPS = 6
+"""loops of an attention picture"""
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,8 @@ class InspectCommand:
     """loops to run (None: the trained number)"""
     svg: Path | None = None
     """write charts to this SVG file"""
+    attention: Path | None = None
+    """write the attention maps of the first example, per loop, layer and head: pictures (.svg) or numbers (.json)"""
     device: Device = "auto"
     """device to compute on"""
     json: bool = False
@@ -32,8 +40,11 @@ def inspect(arguments: list[str]) -> None:
     """Print a table of what happens in a run, loop by loop."""
     command = parse(InspectCommand, arguments, "looped inspect")
     require_svg(command.svg)
+    suffix = None if command.attention is None else command.attention.suffix.lower()
+    require(suffix in (None, ".svg", ".json"), f"--attention: expected a file .svg or .json, got {command.attention}")
+    require_writable(command.attention)
 
-    from looped.analysis import inspect_model
+    from looped.analysis import attention_maps, inspect_model
     from looped.inference.shipping import load
     from looped.models.engines import choose_device
     from looped.training import evaluate
@@ -54,6 +65,11 @@ def inspect(arguments: list[str]) -> None:
     about = {"run": run.name, "task": run.task.name, "step": run.step, "metric": metric, **found}
     if command.svg is not None:
         save_text(command.svg, picture(about))
+    if command.attention is not None:
+        maps = attention_maps(run.model, batch.inputs[:1], num_loops=command.loops)[:, :, :, 0]
+        question = run.task.render(batch.inputs[0])
+        text = attention_picture(run.name, maps) if suffix == ".svg" else _attention_json(run.name, question, maps)
+        save_text(command.attention, text)
     show(about, _table(about), as_json=command.json)
 
 
@@ -119,3 +135,27 @@ def picture(about: dict[str, Any]) -> str:
         told = "answers, state, continuity and modulation"
     alt = f"{about['run']} from inside: {told} after each of {len(rows)} loops"
     return draw(charts, "inside", alt, columns=2 if len(charts) == 4 else 3) + "\n"
+
+
+def _attention_json(run: str, question: str, maps: "Tensor") -> str:
+    """Return the numbers of (loop, layer, head, query, key) maps, rounded to 4 digits."""
+    axes = ["loop", "layer", "head", "query", "key"]
+    numbers = maps.double().mul(1e4).round().div(1e4).tolist()
+    return json_text({"run": run, "input": question, "axes": axes, "maps": numbers}) + "\n"
+
+
+def attention_picture(run: str, maps: "Tensor") -> str:
+    """Return (loop, layer, head, query, key) maps as pictures: a row per head, and a column per loop, of some loops."""
+    from looped.viz.plots import Matrix, draw
+
+    num_loops, num_layers, num_heads = maps.shape[:3]
+    columns = min(num_loops, SHOWN_MAPS)
+    loops = [round(1 + place * (num_loops - 1) / max(1, columns - 1)) for place in range(columns)]
+    charts = [
+        Matrix(f"loop {loop}, layer {layer + 1}, head {head + 1}", "key", "query", maps[loop - 1, layer, head].tolist())
+        for layer in range(num_layers)
+        for head in range(num_heads)
+        for loop in loops
+    ]
+    alt = f"attention of {run}: weights of the keys for each query, {num_heads} heads in {columns} of {num_loops} loops"
+    return draw(charts, "attention", alt, columns=columns, size=(2.4, 2.4)) + "\n"

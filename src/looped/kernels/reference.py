@@ -99,16 +99,7 @@ def add_attention(
     `remember` is a cache, which adds the keys and values of earlier tokens.
     """
     batch, seq, dim = x.shape
-    hidden = normalise(x, modulation, norm="none" if norm == "none" else "rms").to(w_qkv.dtype)
-    if norm == "query-key":
-        values = F.linear(x.to(w_qkv.dtype), w_qkv[2 * dim :])
-        qkv = torch.cat((F.linear(hidden, w_qkv[: 2 * dim]), values), dim=-1)
-    else:
-        qkv = F.linear(hidden, w_qkv)
-    qkv = qkv.view(batch, seq, 3, num_heads, dim // num_heads)
-    query, key, value = qkv.permute(2, 0, 3, 1, 4)
-    if rotation is not None:
-        query, key = rotate(query, rotation), rotate(key, rotation)
+    query, key, value = _project(x, modulation, w_qkv, num_heads, rotation, norm)
     if remember is not None:
         key, value = remember(key, value)
     if attention_weights == "softmax":
@@ -116,6 +107,44 @@ def add_attention(
     else:
         mixed = attend_to_largest(query, key, value, bias=bias, causal=causal)
     return _add_gated(x, F.linear(mixed.transpose(1, 2).reshape(batch, seq, dim), w_out), modulation)
+
+
+def _project(
+    x: Tensor, modulation: Modulation, w_qkv: Tensor, num_heads: int, rotation: Rotation | None, norm: Norm
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values, each (batch, head, seq, size)."""
+    batch, seq, dim = x.shape
+    hidden = normalise(x, modulation, norm="none" if norm == "none" else "rms").to(w_qkv.dtype)
+    if norm == "query-key":
+        values = F.linear(x.to(w_qkv.dtype), w_qkv[2 * dim :])
+        qkv = torch.cat((F.linear(hidden, w_qkv[: 2 * dim]), values), dim=-1)
+    else:
+        qkv = F.linear(hidden, w_qkv)
+    query, key, value = qkv.view(batch, seq, 3, num_heads, dim // num_heads).permute(2, 0, 3, 1, 4)
+    if rotation is not None:
+        query, key = rotate(query, rotation), rotate(key, rotation)
+    return query, key, value
+
+
+def attention_map(
+    x: Float[Tensor, "batch seq dim"],
+    modulation: Modulation,
+    w_qkv: Float[Tensor, "3*dim dim"],
+    *,
+    num_heads: int,
+    causal: bool,
+    bias: Float[Tensor, "batch 1 #seq seq"] | None = None,
+    rotation: Rotation | None = None,
+    attention_weights: Literal["softmax", "hardmax"] = "softmax",
+    norm: Norm = "rms",
+) -> Float[Tensor, "batch head seq seq"]:
+    """Return the weights with which `add_attention` mixes the values: each query's weights of all keys."""
+    query, key, _ = _project(x, modulation, w_qkv, num_heads, rotation, norm)
+    # A mean of unit vectors is the row of its weights.
+    units = torch.eye(x.shape[1], dtype=key.dtype, device=x.device).expand(*key.shape[:3], -1)
+    if attention_weights == "softmax":
+        return F.scaled_dot_product_attention(query, key, units, attn_mask=bias, is_causal=causal)
+    return attend_to_largest(query, key, units, bias=bias, causal=causal)
 
 
 def padding_bias(

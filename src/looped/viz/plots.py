@@ -83,7 +83,17 @@ class Dots:
     percent: bool = False
 
 
-Chart = Lines | Dots
+@dataclass(frozen=True)
+class Matrix:
+    """Numbers from 0 to their maximum as colours: one square per row and column."""
+
+    title: str
+    x_label: str
+    y_label: str
+    values: Sequence[Sequence[float]]
+
+
+Chart = Lines | Dots | Matrix
 
 _STYLES: Mapping[str, Mapping[str, Any]] = {
     "marked": {},
@@ -138,7 +148,7 @@ def draw(
         grid = figure.subplots(rows, columns, squeeze=False).ravel()
         handles = {}
         for axes, chart in zip(grid, charts, strict=False):
-            _draw_lines(axes, chart) if isinstance(chart, Lines) else _draw_dots(axes, chart)
+            _DRAWERS[type(chart)](axes, chart)
             axes.set_title(textwrap.fill(chart.title, 30), loc="left", color=INK)
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
@@ -254,6 +264,16 @@ def _draw_dots(axes: "Axes", chart: Dots) -> None:
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="both", color=GREY, alpha=0.22)
     axes.set_axisbelow(True)
+
+
+def _draw_matrix(axes: "Axes", chart: Matrix) -> None:
+    axes.imshow(chart.values, cmap="Blues", vmin=0, interpolation="nearest")
+    axes.set_xlabel(chart.x_label)
+    axes.set_ylabel(chart.y_label)
+    axes.spines[["top", "right"]].set_visible(True)
+
+
+_DRAWERS: Mapping[type, Any] = {Lines: _draw_lines, Dots: _draw_dots, Matrix: _draw_matrix}
 
 
 def _is_narrow(values: Sequence[float]) -> bool:
