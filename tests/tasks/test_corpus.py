@@ -1,5 +1,7 @@
 """Corpora: finding, reading, splitting and caching texts as tokens."""
 
+import gzip
+import json
 import os
 import resource
 import shutil
@@ -15,10 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from looped.tasks.datasets import build
 from looped.tasks.language import corpus
 from looped.tasks.language.task import Language
 from looped.tasks.language.tokenizer import GPT2
 from looped.utils.errors import InputError
+from tests.cli.command import answer, complaint
 from tests.tasks.conftest import PROSE
 
 
@@ -185,8 +189,8 @@ class TestCorpus:
             "cut.txt.zst": (b"\x28\xb5\x2f\xfd\x04", "cut short or no zstd"),
             "no.txt.zst": (b"plain text", "cut short or no zstd"),
         }
-        for name, (content, complaint) in files.items():
-            self.refused(tmp_path / name, content, complaint)
+        for name, (content, message) in files.items():
+            self.refused(tmp_path / name, content, message)
 
     def test_damaged_parquet_file_raises(self, tmp_path):
         pytest.importorskip("pyarrow")
@@ -321,3 +325,73 @@ def test_invalid_utf8_raises_with_byte_and_line(monkeypatch):
     monkeypatch.setattr(corpus, "BLOCK", 4)
     with pytest.raises(InputError, match=r"^text, line 4: expected UTF-8 text, got byte 0xff$"):
         list(corpus._decoded([b"one\ntwo", b"\n", b"three\nfo", b"ur\xff", b"\n"], "text"))
+
+
+ARTICLES = ["One river.\nTwo banks.", 'He said "no", and left.', "Ünïcode and the end"]
+
+
+def written(folder: Path, kind: str) -> Path:
+    """Write the articles as rows of a file."""
+    path = folder / f"own{kind}"
+    rows = [json.dumps({"text": text, "year": 1900}) for text in ARTICLES]
+    if kind == ".csv":
+        rows = ["year,text", *(f'1900,"{text.replace(chr(34), 2 * chr(34))}"' for text in ARTICLES[1:])]
+    content = "\n".join(rows).encode()
+    path.write_bytes(gzip.compress(content) if kind.endswith(".gz") else content)
+    return path
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".jsonl.gz", ".csv"])
+def test_rows_of_text_are_articles(kind, tmp_path):
+    path = written(tmp_path, kind)
+    found = corpus.tokens(str(path), "test", "article", role="test")
+    expected = [each for text in ARTICLES[kind == ".csv" :] for each in (*GPT2.encode(text), GPT2.end_of_text)]
+    assert found.tolist() == expected
+
+
+def test_rows_that_data_build_wrote_are_read_back(tmp_path):
+    prose = tmp_path / "prose.txt"
+    prose.write_text(PROSE)
+    task = Language(text=str(prose), seq_len=8, vocabulary="wiki2k")
+    build(task, tmp_path / "built.jsonl", 5, split="train")
+    again = Language(text=str(tmp_path / "built.jsonl"), seq_len=8, vocabulary="wiki2k", text_role="test")
+    wanted = [task.tokenizer.decode(each["tokens"]) for each in task.examples(0, "train", range(5))]
+    assert task.tokenizer.decode(again.tokens("test").tolist()).split("<|endoftext|>")[:-1] == wanted
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("no JSON", "expected a JSON object"),
+        ('{"texts": "a"}', "text: expected a column"),
+        ('{"text": 3}', "text: expected a str"),
+        ('{"text": "a", "next": 3}', "next: expected a str"),
+        (r'{"text": "\ud800"}', "valid Unicode"),
+    ],
+)
+def test_bad_row_is_named_with_file_line_and_reason(row, reason, tmp_path, capsys):
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps({"text": "good"}) + "\n\n" + row + "\n")
+    line = complaint(capsys, "data", "stats", "language", "--task.text", str(path), "--task.seq-len", "2")
+    assert f"{path}, line 3: " in line
+    assert reason in line
+
+
+def test_text_for_testing_has_no_training_part(tmp_path):
+    path = written(tmp_path, ".jsonl")
+    with pytest.raises(InputError):
+        corpus.tokens(str(path), "train", "article", role="test")
+    whole_text = corpus.tokens(str(path), "test", "article", role="test")
+    assert len(corpus.tokens(str(path), "test", "article")) < len(whole_text) / 10
+
+
+def test_own_rows_train_and_evaluate_a_language_model(tmp_path, capsys):
+    path, run = tmp_path / "own.jsonl", str(tmp_path / "run")
+    path.write_text("".join(json.dumps({"text": f"{number} {PROSE}"}) + "\n" for number in range(20)))
+    flags = ["--recipe", "laptop", "--task.vocabulary", "wiki2k", "--task.seq-len", "8", "--train.num-steps", "2"]
+    small = ["--model.dim", "16", "--model.num-loops", "2", "--train.eval-size", "2", "--train.batch-size", "2"]
+    answer(capsys, "train", "language", "--task.text", str(path), *flags, *small, "--out", run)
+    own = json.loads(answer(capsys, "eval", run, "--json"))
+    other = json.loads(answer(capsys, "eval", run, "--task.text", str(path), "--json"))
+    assert own["size"] < other["size"] / 10  # a part of the file, and all of it
+    assert json.loads(answer(capsys, "eval", run, "--task.stride", "8", "--json"))["size"] == own["size"]

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from looped.tasks import Task
 
 _TASK_FLAG = "--task."
-_AS_GIVEN = {"file_role": "test", "augment": False}  # test every row of a file, as it stands
+_OWN_EXAMPLES = ("--task.file", "--task.text")
+_AS_GIVEN = {"file_role": "test", "text_role": "test", "augment": False}  # test every row of a file, as it stands
 
 
 @dataclass(frozen=True)
@@ -113,12 +114,16 @@ def _split_flags(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _changed_task(task: "Task", flags: list[str]) -> "Task":
     """Return the task with some settings changed. Raise InputError if the model could not read its examples."""
-    names = {each.name for each in fields(task)}
+    names = {each.name for each in fields(task)} if any(_names_a_file(flag) for flag in flags) else set()
     start = replace(task, **{name: value for name, value in _AS_GIVEN.items() if name in names})
     parsed: Any = parse(make_dataclass("TaskFlags", [("task", type(task), field(default=start))]), flags, "looped eval")
     fits = parsed.task.spec == task.spec
     require(fits, f"{flags[0]}: expected a setting that keeps the shape of inputs and answers, got another shape")
     return parsed.task
+
+
+def _names_a_file(flag: str) -> bool:
+    return flag.partition("=")[0] in _OWN_EXAMPLES
 
 
 def _compare_exits(command: EvalCommand, run: "Run", rules: "list[ExitRule]") -> None:

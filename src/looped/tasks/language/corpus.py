@@ -1,7 +1,8 @@
 """Text on disk as one long row of tokens: found, read, encoded once, and kept in the cache folder as 16-bit numbers.
 
 A text is a file or a folder (of `wiki.train.raw`, `valid.txt.zst`, `test-00000.parquet` and the like), or a data set
-of Hugging Face. Splits are those of its files; where there is none for a split, the text is cut (see `find`).
+of Hugging Face. Each row of JSON lines or CSV is one article, as in a file of `looped data build`. Splits are those of
+its files; where there is none for a split, the text is cut (see `find`).
 """
 
 import hashlib
@@ -18,15 +19,18 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from looped.tasks.base import Split, supplied
+from looped.tasks.files import field_of, file_rows
 from looped.tasks.language import stories
 from looped.tasks.language.tokenizer import GPT2, Tokenizer
 from looped.utils.errors import InputError, require
 from looped.utils.files import cache_folder, from_json, locked, save_json, save_text, writing
 
 EndOfText = Literal["article", "line"]
+TextRole = Literal["split", "test"]
 
 HUGGING_FACE = "hf:"
-FORMATS = (".raw", ".tokens", ".txt", ".parquet")  # in a folder that has several, the first is taken
+ROW_FORMATS = (".jsonl", ".csv")  # also with .gz
+FORMATS = (".raw", ".tokens", ".txt", ".parquet", *ROW_FORMATS)  # in a folder that has several, the first is taken
 # Words of a file's name that say which split it is: not that of a testament or a valley, but testa.txt or trainV2.txt.
 SPLIT_NAMES: dict[Split, str] = {
     "train": "train(ing)?", "validation": "val(id(ation)?)?|dev(el(opment)?)?", "test": "test(ing)?",
@@ -49,10 +53,10 @@ class Share(NamedTuple):
     end: float = 1.0
 
 
-def find(text: str, split: Split) -> Share:
+def find(text: str, split: Split, role: TextRole = "split") -> Share:
     """Return where a split's text is: its own files, half of the other held-out split's files, or a part of all.
 
-    A text without held-out files is cut at 90 and 95 %.
+    A text without held-out files is cut at 90 and 95 %, or is all for testing if that is its role.
     """
     if text.startswith(HUGGING_FACE):
         return Share((f"{text}:{split}",))
@@ -69,6 +73,10 @@ def find(text: str, split: Split) -> Share:
                 f"cannot tell what is held out in {path}: expected train, valid or test in all names, or train in "
                 f"none, got {others[0]}"
             )
+        if role == "test":
+            expected = f"expected the split test, got {split}: all of {text} is for testing"
+            require(split == "test", f"task.text_role: {expected}")
+            return Share(everything)
         cuts: dict[Split, tuple[float, float]] = {"train": (0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1)}
         return Share(everything, *cuts[split])
     if split in named:
@@ -79,9 +87,11 @@ def find(text: str, split: Split) -> Share:
     return Share(files, *_half(split))
 
 
-def tokens(text: str, split: Split, end_of_text: EndOfText, tokenizer: Tokenizer = GPT2) -> np.ndarray:
+def tokens(
+    text: str, split: Split, end_of_text: EndOfText, tokenizer: Tokenizer = GPT2, role: TextRole = "split"
+) -> np.ndarray:
     """A split's tokens, (number,) 16-bit, mapped from the cache folder; encoded first where they are not there yet."""
-    share = find(text, split)
+    share = find(text, split, role)
     whole = np.memmap(_encoded(share.sources, end_of_text, tokenizer), dtype=DTYPE, mode="r")
     return whole[int(share.start * len(whole)) : int(share.end * len(whole))]
 
@@ -121,14 +131,20 @@ def _resolve(text: str) -> Path:
     return supplied(text, "text", f"a file, a folder, {other}")
 
 
+def _suffix(path: Path) -> str:
+    """Return what says a file's format: its suffix without .zst, or that of packed rows."""
+    name = Path(path.name.lower())
+    inner = Path(name.stem).suffix
+    return inner if name.suffix == ".zst" or (name.suffix == ".gz" and inner in ROW_FORMATS) else name.suffix
+
+
 def _files(folder: Path) -> tuple[tuple[str, ...], dict[Split, tuple[str, ...]]]:
     """All text files of one format in a folder, and those of each split by their names."""
     by_format: dict[str, list[Path]] = {}
     with _reading(folder):
         present = sorted(folder.iterdir())
     for path in present:
-        name = Path(path.name.lower())
-        by_format.setdefault(Path(name.stem).suffix if name.suffix == ".zst" else name.suffix, []).append(path)
+        by_format.setdefault(_suffix(path), []).append(path)
     paths = next((by_format[suffix] for suffix in FORMATS if suffix in by_format), None)
     if paths is None:
         raise InputError(f"no text in {folder}: expected files ending in {', '.join(FORMATS)} or these with .zst")
@@ -162,7 +178,8 @@ def _identity(source: str) -> list[str | int]:
         return [source]
     with _reading(source):
         status = os.stat(source)
-    return [os.path.abspath(source), status.st_size, status.st_mtime_ns]
+    rows = ["rows"] if _suffix(Path(source)) in ROW_FORMATS else []  # earlier versions encoded their JSON
+    return [os.path.abspath(source), status.st_size, status.st_mtime_ns, *rows]
 
 
 def _encode_once(sources: tuple[str, ...], end_of_text: EndOfText, tokenizer: Tokenizer, path: Path) -> None:
@@ -215,7 +232,7 @@ def _blocks(sources: tuple[str, ...], end_of_text: EndOfText) -> Iterator[str]:
         kept = ""
         if number and end_of_text == "article":
             kept = "\n\x1e\n"
-        for text in _read(source):
+        for text in _read(source, end_of_text):
             if end_of_text == "line":
                 yield text
                 continue
@@ -242,18 +259,20 @@ def _encode_block(block: str, end_of_text: EndOfText, tokenizer: Tokenizer) -> n
     return np.concatenate(rows)
 
 
-def _read(source: str) -> Iterator[str]:
+def _read(source: str, end_of_text: EndOfText) -> Iterator[str]:
     with _reading(source):
-        yield from _lines(source)
+        yield from _lines(source, end_of_text)
 
 
-def _lines(source: str) -> Iterator[str]:
+def _lines(source: str, end_of_text: EndOfText) -> Iterator[str]:
     """A source's text in blocks of whole lines."""
     if source.startswith(HUGGING_FACE):
         return _hugging_face_rows(source)
     suffix = Path(source).suffix.lower()
     if suffix == ".parquet":
         return _parquet_rows(source)
+    if _suffix(Path(source)) in ROW_FORMATS:
+        return _written_rows(Path(source), "\n\x1e\n" if end_of_text == "article" else "\n")
     return _decoded(_unpacked(source) if suffix == ".zst" else _raw(source, BLOCK), source)
 
 
@@ -322,6 +341,19 @@ def _chained(parts: Iterable[bytes]) -> Iterator[bytes]:
     """The parts that hold anything, and an empty one that says it was the last."""
     yield from (part for part in parts if part)
     yield b""
+
+
+def _written_rows(path: Path, end: str) -> Iterator[str]:
+    """Yield the `text` of each row of JSON lines or CSV, with the `next` token of the rows of `looped data build`."""
+    require(path.suffix.lower() != ".zst", f"{path}: expected rows in a plain or gzip file, got zstd")
+    for line, row in file_rows(path, "language"):
+        try:
+            text = field_of(row, "text", str) + (field_of(row, "next", str) if "next" in row else "")
+            is_unicode = not any("\ud800" <= letter <= "\udfff" for letter in text)
+            require(is_unicode, "text: expected valid Unicode, got half a character")
+            yield text + end
+        except InputError as error:
+            raise InputError(f"{path}, line {line}: {error}", field="task.text") from None
 
 
 def _parquet_rows(source: str) -> Iterator[str]:

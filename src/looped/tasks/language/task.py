@@ -34,6 +34,8 @@ class Language(Task):
 
     text: str = "wikitext"
     """file, folder, name under LOOPED_DATA, hf:NAME:CONFIG of a Hugging Face data set, or synthetic:stories"""
+    text_role: corpus.TextRole = "split"
+    """use of a text without held-out files: split into training, validation and test, or all for testing"""
     seq_len: int = 1024
     """tokens in a window"""
     end_of_text: Literal["article", "line"] = "article"
@@ -73,7 +75,7 @@ class Language(Task):
 
     def tokens(self, split: Split) -> np.ndarray:
         """Return all tokens of a split before perturbation. The first call encodes the text."""
-        return corpus.tokens(self.text, split, self.end_of_text, self.tokenizer)
+        return corpus.tokens(self.text, split, self.end_of_text, self.tokenizer, self.text_role)
 
     def fingerprints(self) -> dict[str, str]:
         splits: tuple[Split, ...] = ("train", "validation")
