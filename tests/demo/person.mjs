@@ -174,6 +174,10 @@ const visits = {
       `document.querySelector("#panel-inside .card.full > p").innerText.includes("row 9, column 9 looks")`,
     );
     assert.notEqual(before, await page.text("#panel-inside .card.full > p"));
+    await page.key("ArrowUp");
+    await page.until(
+      `document.querySelector("#panel-inside .card.full > p").innerText.includes("row 8, column 9 looks") && document.activeElement.matches(".cell.selected")`,
+    );
 
     // it follows the puzzle of the Sudoku tab
     const clues = `[...document.querySelectorAll("#panel-inside .attention .cell")].map((cell) => (cell.matches(".given") ? cell.textContent : "0")).join("")`;

@@ -59,7 +59,7 @@ export class InsideTab {
     this.heatAxis = el("p.soft");
     this.matrix = el("canvas.heat", { role: "img", onpointerdown: (event) => this.#pickQuery(event) });
     this.attentionTools = el("span.tools");
-    this.looks = el("div");
+    this.looks = el("div", { onkeydown: (event) => this.#moveQuery(event) });
     this.attentionText = el("p.soft");
     const tile = (title, tools, ...content) =>
       el(
@@ -390,6 +390,17 @@ export class InsideTab {
     this.draw();
   }
 
+  /** Move from one cell or token to its neighbour by the arrow keys. */
+  #moveQuery(event) {
+    const { length } = this.example.inputs,
+      side = this.entry.task === "sudoku" ? Math.sqrt(length) : 1;
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -side, ArrowDown: side }[event.key];
+    if (!step) return;
+    this.query = Math.max(0, Math.min(length - 1, this.query + step));
+    this.draw();
+    event.preventDefault();
+  }
+
   #drawAttention(frame) {
     const weights = frame?.attention?.[this.layer];
     if (!weights) {
@@ -432,7 +443,8 @@ export class InsideTab {
   }
 
   #drawLooks(row, largest) {
-    const own = { style: { "--own": `var(--${this.entry.block})` } },
+    const focused = this.looks.contains(document.activeElement),
+      own = { style: { "--own": `var(--${this.entry.block})` } },
       share = (weight) => (0.75 * Math.sqrt(weight / largest)).toFixed(3);
     const pick = (place) => () => {
       this.query = place;
@@ -448,6 +460,7 @@ export class InsideTab {
           `button.cell${clue ? ".given" : ""}${place === this.query ? ".selected" : ""}`,
           {
             type: "button",
+            tabindex: place === this.query ? 0 : -1,
             "aria-label": `${this.#place(place)}: ${digit || "open"}, weight ${percent(weight)}`,
             style: { "--weight": share(weight) },
             onclick: pick(place),
@@ -457,26 +470,28 @@ export class InsideTab {
       });
       const lines = Array.from({ length: side }, (_, i) => el("div.row", {}, cells.slice(i * side, (i + 1) * side)));
       this.looks.replaceChildren(el("div.board-room", own, el(`div.board.side${side}`, {}, lines)));
-      return;
-    }
-    this.looks.replaceChildren(
-      el(
-        "div.sequence",
-        own,
-        Array.from(row, (weight, place) =>
-          el(
-            `button${place === this.query ? ".selected" : ""}`,
-            {
-              type: "button",
-              "aria-label": `${this.#place(place)}: weight ${percent(weight)}`,
-              style: { "--weight": share(weight) },
-              onclick: pick(place),
-            },
-            this.#token(place),
+    } else {
+      this.looks.replaceChildren(
+        el(
+          "div.sequence",
+          own,
+          Array.from(row, (weight, place) =>
+            el(
+              `button${place === this.query ? ".selected" : ""}`,
+              {
+                type: "button",
+                tabindex: place === this.query ? 0 : -1,
+                "aria-label": `${this.#place(place)}: weight ${percent(weight)}`,
+                style: { "--weight": share(weight) },
+                onclick: pick(place),
+              },
+              this.#token(place),
+            ),
           ),
         ),
-      ),
-    );
+      );
+    }
+    if (focused) this.looks.querySelector(".selected").focus({ preventScroll: true });
   }
 
   key(event) {

@@ -50,7 +50,7 @@ export class OwnTab {
           {},
           el(
             "table.facts",
-            {},
+            { "aria-label": "Models" },
             el(
               "thead",
               {},

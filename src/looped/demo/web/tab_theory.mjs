@@ -526,7 +526,7 @@ export class TheoryTab {
       );
     const table = el(
       "table",
-      {},
+      { "aria-label": `Rows of the state after loop ${loop}` },
       el(
         "thead",
         {},

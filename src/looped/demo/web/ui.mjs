@@ -147,7 +147,7 @@ export class Player {
         this.show(wanted);
       },
     });
-    this.count = el("output.count");
+    this.count = el("span.count"); // not an output: a screen reader would read every loop
     this.mark = el("span.trained", { "aria-hidden": "true" }, el("i"), el("span"));
     this.more = el("button.quiet", { type: "button", onclick: () => this.#addLoops() }, "Keep looping");
     this.speedMenu = menu(
