@@ -1,6 +1,7 @@
 """Measure the demo's page in headless Chromium: how long it takes to open from disk, and how long a loop takes.
 
-`python benchmarks/demo.py` prints one JSON object; `--out FILE` keeps it. Chromium and Node must be installed.
+`python benchmarks/demo.py` prints one JSON object; `--out FILE` keeps it. `--picture docs/demo.png` draws the
+picture of the docs instead. Chromium and Node must be installed.
 """
 
 import argparse
@@ -14,9 +15,7 @@ from looped.demo import build_demo
 from looped.utils.files import save_text
 
 DRIVER = Path(__file__).parent.parent / "tests" / "demo" / "chromium.mjs"
-SCRIPT = """
-const { Browser } = await import(DRIVER);
-const browser = new Browser(CHROMIUM);
+MEASURE = """
 const page = await browser.page("about:blank");
 const opened = [], loops = [];
 for (let i = 0; i < 5; i++) {
@@ -56,13 +55,27 @@ for (const name of names) {
 }
 const { product } = await browser.send("Browser.getVersion");
 console.log(JSON.stringify({ chromium: product, opened_ms: opened, sudoku_32_loops: loops }));
-await browser.close();
+"""
+PICTURE = """
+const page = await browser.page(URL, { width: 1180, height: 900 });
+const { writeFileSync } = await import("node:fs");
+await page.until(`document.querySelectorAll("#panel-sudoku .card").length === 2`);
+await page.until(`Number(document.querySelector("#panel-sudoku .count b").textContent) > 14`); // it plays by itself
+await page.evaluate(`(() => {
+  const slider = document.querySelector("#panel-sudoku .track input");
+  slider.value = 14;
+  slider.dispatchEvent(new Event("input"));
+})()`);
+await new Promise((resolve) => setTimeout(resolve, 1000)); // digits fade in
+const { data } = await page.send("Page.captureScreenshot", { format: "png" });
+writeFileSync(FILE, Buffer.from(data, "base64"));
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="file to write the result to")
+    parser.add_argument("--picture", type=Path, help="file to draw the page to, instead of measuring it")
     arguments = parser.parse_args()
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None or shutil.which("node") is None:
@@ -70,14 +83,23 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         built = build_demo(Path(folder))
-        places = {"DRIVER": DRIVER.as_uri(), "CHROMIUM": chromium, "URL": built.page.as_uri()}
-        constants = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in places.items())
-        command = ["node", "--input-type=module", "--eval", constants + SCRIPT]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    result = {"page_bytes": built.page_bytes, **json.loads(done.stdout)}
+        if arguments.picture is not None:
+            run(PICTURE, chromium, URL=built.page.as_uri(), FILE=str(arguments.picture))
+            return
+        measured = run(MEASURE, chromium, URL=built.page.as_uri())
+    result = {"page_bytes": built.page_bytes, **json.loads(measured)}
     print(json.dumps(result, indent=1))
     if arguments.out is not None:
         save_text(arguments.out, json.dumps(result, indent=1) + "\n")
+
+
+def run(script: str, chromium: str, **constants: str) -> str:
+    """Run a script in Node with a `browser` and these constants, and return what it prints."""
+    constants |= {"DRIVER": DRIVER.as_uri(), "CHROMIUM": chromium}
+    lines = [f"const {name} = {json.dumps(value)};" for name, value in constants.items()]
+    lines += ["const { Browser } = await import(DRIVER);", "const browser = new Browser(CHROMIUM);", script]
+    command = ["node", "--input-type=module", "--eval", "\n".join([*lines, "await browser.close();"])]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 if __name__ == "__main__":
