@@ -3,12 +3,15 @@
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from looped.config import RunConfig
 from looped.kernels.cuda_graphs import PLAIN_CALLS, Replayed
+from looped.tasks import EditDistance
 from looped.training.distributed import ALONE, Group, joined
 from looped.training.trainer import Trainer
 from tests.training.conftest import tiny
@@ -20,7 +23,7 @@ pytestmark = [
 ]
 
 TRAIN = {
-    "device": "cuda", "num_steps": 8, "batch_size": 16, "optimizer": "muon", "ema_decay": 0.9, "spike_factor": 5.0,
+    "device": "cuda", "num_steps": 8, "batch_size": 32, "optimizer": "muon", "ema_decay": 0.9, "spike_factor": 5.0,
     "num_threads": None, "eval_size": 8,
 }  # fmt: skip
 
@@ -43,10 +46,16 @@ def group(monkeypatch) -> Iterator[Group]:
     assert not dist.is_initialized()
 
 
-def state_after(folder, group: Group, **settings) -> tuple[Trainer, dict[str, torch.Tensor]]:
-    config = tiny(
-        model={"dim": 64, "num_heads": 2, "positions": "rotary", "precision": "bfloat16"}, train=TRAIN | settings
-    )
+SMALL = tiny(model={"dim": 64, "num_heads": 2, "positions": "rotary", "precision": "bfloat16"})
+# Large enough for all kernels of the fused engine.
+LARGE = tiny(
+    model={"dim": 256, "num_heads": 4, "num_loops": 10, "positions": "rotary", "precision": "bfloat16"},
+    task=EditDistance(length=40),
+)
+
+
+def state_after(folder, group: Group, base: RunConfig = SMALL, **settings) -> tuple[Trainer, dict[str, torch.Tensor]]:
+    config = replace(base, train=base.train.override(**TRAIN, **settings))
     trainer = Trainer(config, folder, quiet=True, group=group)
     assert trainer.fit().finished
     state = {f"{part} {name}": each.clone() for part, tensors in trainer.stepper.state().items()
@@ -54,17 +63,28 @@ def state_after(folder, group: Group, **settings) -> tuple[Trainer, dict[str, to
     return trainer, state
 
 
+def differing(state: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> list[str]:
+    """Return the names of tensors that differ in at least one bit."""
+    assert state.keys() == other.keys()
+    return [name for name, value in state.items() if not torch.equal(value, other[name])]
+
+
+@pytest.mark.parametrize("engine", ["fused", "compiled", "eager"])
+def test_two_equal_runs_end_with_the_same_bits(engine, tmp_path):
+    _, one = state_after(tmp_path / "one", ALONE, LARGE, engine=engine)
+    _, other = state_after(tmp_path / "other", ALONE, LARGE, engine=engine)
+    assert not differing(one, other)
+
+
 @pytest.mark.parametrize("pieces", [None, 2])
-@pytest.mark.parametrize("engine", ["fused", "compiled"])
-def test_group_of_one_over_nccl_captures_a_graph_and_trains_as_one_process(engine, pieces, group, tmp_path):
-    _, alone = state_after(tmp_path / "alone", ALONE, engine=engine, pieces=pieces)
-    trainer, grouped = state_after(tmp_path / "group", group, engine=engine, pieces=pieces)
+@pytest.mark.parametrize(("engine", "base"), [("fused", SMALL), ("fused", LARGE), ("compiled", SMALL)])
+def test_group_of_one_over_nccl_captures_a_graph_and_trains_as_one_process(engine, base, pieces, group, tmp_path):
+    _, alone = state_after(tmp_path / "alone", ALONE, base, engine=engine, pieces=pieces)
+    trainer, grouped = state_after(tmp_path / "group", group, base, engine=engine, pieces=pieces)
     assert isinstance(trainer.stepper._step, Replayed)
     assert trainer.stepper._step.usable
     assert trainer.stepper._step.captured
-    assert alone.keys() == grouped.keys()
-    for name, value in alone.items():
-        assert torch.equal(value, grouped[name]), name
+    assert not differing(alone, grouped)
 
 
 def test_shards_on_a_group_of_one_over_nccl_train_as_one_process(group, tmp_path):
