@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from faults import bitflips, command_lines, hostile, io_errors, kills, mutations, numbers, power, together
-from faults.table import Row, markdown
+from faults.table import Row, markdown, merged
 from faults.target import Target
 from faults.tries import Journal, Tries, carry_out
 from faults.workloads import training_arguments
@@ -43,6 +43,13 @@ FAMILIES = {
 }
 
 _WRITE_SECONDS = 10.0
+_WARM_UP = (
+    "solve warm-up --json", "eval warm-up --size 2", "inspect warm-up", "check warm-up", "theory bounds",
+    "paper status table1 --scale smoke", "data sample language --size 1",
+    *(f"data sample {task} --size 1" for task in ("lcs", "sudoku", "countdown", "decision-tree")),
+    "data build edit-distance --task.length 6 --size 2 --out warm-up.jsonl", "data check warm-up.jsonl",
+)  # fmt: skip
+"""commands after which a warm process has imported and compiled what most tries need"""
 
 
 def main() -> int:
@@ -52,12 +59,13 @@ def main() -> int:
     parser.add_argument("--full", action="store_true", help="every fault instead of a seeded sample; takes hours")
     parser.add_argument("--minutes", type=float, help="time for all; the table says how many tries were left out")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample and of the order")
-    parser.add_argument("--jobs", type=int, default=1, help="families at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="processes; with --full, all of them share each family")
     parser.add_argument("--part", default="1/1", help="K/N: every Nth try, from the Kth on, to share the work out")
     parser.add_argument("--only", help="one try, as a table names it")
     parser.add_argument("--journal", type=Path, help="folder that keeps every result; a later call goes on from there")
     parser.add_argument("--retry", action="store_true", help="try again what failed according to the journal")
     parser.add_argument("--source", type=Path, default=Path(), help="source tree of the program under test")
+    parser.add_argument("--commit", help="what to call the source tree, where git does not know")
     parser.add_argument("--out", type=Path, help="file that also gets the table")
     options = parser.parse_args()
     chosen = options.families or list(FAMILIES)
@@ -70,57 +78,78 @@ def main() -> int:
     with ThreadPoolExecutor(options.jobs) as pool:  # the work is done by the targets' own processes
         for job in [pool.submit(harness.work) for _ in range(options.jobs)]:
             job.result()
-    if options.only is not None and not any(harness.rows.values()):
+    if options.only is not None and not harness.rows:
         parser.error(f"no try {options.only!r} in {', '.join(chosen)}: it may need --full or another --seed")
     print(harness.table(), end="")
     if options.out is not None:
         options.out.write_text(harness.table())
-    return int(any(row.failures for rows in harness.rows.values() for row in rows))
+    return int(any(row.failures for row in harness.rows))
+
+
+class _Part(NamedTuple):
+    """A share of a family's tries: every `step`th, from number `first` on."""
+
+    family: str
+    first: int
+    step: int
 
 
 class _Harness:
     """The chosen families, the time that is left for them, and their rows so far."""
 
     def __init__(self, options: argparse.Namespace, chosen: list[str]) -> None:
-        self.options, self.waiting = options, list(chosen)
-        self.rows: dict[str, list[Row]] = {name: [] for name in chosen}
+        first, step = map(int, options.part.split("/"))
+        shares = options.jobs if options.full else 1
+        parts = [_Part(name, first + step * turn, step * shares) for turn in range(shares) for name in chosen]
+        self.options, self.waiting = options, parts
+        self.found: dict[_Part, list[Row]] = {part: [] for part in parts}
         self.end = None if options.minutes is None else time.monotonic() + 60 * options.minutes
         self._turn, self._written = threading.Lock(), 0.0
         with Target(options.source) as target:
-            self.commit = target.commit
+            self.commit = options.commit or target.commit
+        self.journals = {
+            name: Journal(options.journal and options.journal / f"{name}.jsonl", self.commit) for name in chosen
+        }
+
+    @property
+    def rows(self) -> list[Row]:
+        """Return all rows so far, family by family."""
+        names = list(FAMILIES)
+        parts = sorted(self.found, key=lambda part: names.index(part.family))
+        return merged(row for part in parts for row in self.found[part])
 
     def work(self) -> None:
-        """Carry out one family after the other, with one warm process, until none is waiting."""
+        """Carry out one part after the other, with one warm process, until none is waiting."""
         with Target(self.options.source) as target:
             target.warm_up.append([*training_arguments(target), "--out", "warm-up"])
-            while (family := self._next()) is not None:
-                self._carry_out(target, *family)
+            target.warm_up.extend(command.split() for command in _WARM_UP)
+            while (part := self._next()) is not None:
+                self._carry_out(target, *part)
 
-    def _next(self) -> tuple[str, float | None] | None:
-        """Return the next family and the end of its share of the time that is left; None at the end."""
+    def _next(self) -> tuple[_Part, float | None] | None:
+        """Return the next part and the end of its share of the time that is left; None at the end."""
         with self._turn:
             if not self.waiting:
                 return None
-            total = sum(FAMILIES[each].share for each in self.waiting)
-            name = self.waiting.pop(0)
+            total = sum(FAMILIES[each.family].share for each in self.waiting)
+            part = self.waiting.pop(0)
         if self.end is None:
-            return name, None
+            return part, None
         now = time.monotonic()
-        return name, now + (self.end - now) * min(1.0, FAMILIES[name].share * self.options.jobs / total)
+        return part, now + (self.end - now) * min(1.0, FAMILIES[part.family].share * self.options.jobs / total)
 
-    def _carry_out(self, target: Target, name: str, deadline: float | None) -> None:
-        options, started = self.options, time.monotonic()
-        journal = Journal(options.journal and options.journal / f"{name}.jsonl", self.commit)
+    def _carry_out(self, target: Target, part: _Part, deadline: float | None) -> None:
+        options, name, started = self.options, part.family, time.monotonic()
         tries = FAMILIES[name].tries(target, full=options.full, seed=options.seed)
         limits = {"seed": options.seed, "deadline": deadline, "only": options.only, "retry": options.retry}
-        limits["part"] = tuple(map(int, options.part.split("/")))
-        for row in carry_out(name, tries, journal, told=lambda rows: self._keep(name, rows), **limits):
+        limits["part"] = part.first, part.step
+        for row in carry_out(name, tries, self.journals[name], told=lambda rows: self._keep(part, rows), **limits):
             counts = f"{row.tries} tries, {row.left_out} left out, {len(row.failures)} failures"
             print(f"[{time.monotonic() - started:5.0f} s] {row.name}: {counts}", file=sys.stderr)
 
-    def _keep(self, name: str, rows: list[Row]) -> None:
+    def _keep(self, part: _Part, rows: list[Row]) -> None:
         with self._turn:
-            self.rows[name] = rows
+            self.found[part] = rows
             if self.options.out is not None and time.monotonic() > self._written + _WRITE_SECONDS:
                 self._written = time.monotonic()
                 self.options.out.write_text(self.table())
@@ -128,7 +157,7 @@ class _Harness:
     def table(self) -> str:
         """Return the table so far."""
         options = self.options
-        rows = [row for some in self.rows.values() for row in some]
+        rows = self.rows
         commits = sorted({commit for row in rows for commit in row.commits}) or [self.commit]
         what = "all faults" if options.full else f"a sample with seed {options.seed}"
         return f"# Faults: commit {', '.join(commits)}, {date.today()}, {what}\n\n{markdown(rows)}"

@@ -25,7 +25,7 @@ from faults.workloads import (
     undisturbed,
 )
 
-_BATCH = 50
+_BATCH = 200
 _TRAINED = 60
 """bits per file of a checkpoint with which the run is trained to its end; the others are only read"""
 

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from faults.seals import reseal, sealed
-from faults.target import Target, last_line
+from faults.target import Outcome, Target, last_line
 from faults.tries import Result, Tries, result
 from faults.workloads import checkpoints, training
 
-_BATCH = 50
+_BATCH = 200
+_COLD = 500
+"""one of so many cases is also given to a process of its own, which has to end alike"""
 _VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 3, 7, 2**31, 2**63, -(2**63), 10**400, 0.5, -0.0, 1e308, 5e-324, float("nan"),
     float("inf"), "", "a", "\ud800", "\0", "..", "/dev/null", "é" * 300, [], [[]], {}, {"name": 1}, [0] * 40, "1",
@@ -55,9 +57,21 @@ def _give(target: Target, make: Make, cases: Sequence[str]) -> list[Result]:
         here = folder / str(number)
         here.mkdir()
         commands.append([part.replace("HERE", str(number)) for part in make(here, random.Random(case))])
-    outcomes = target.run_many(commands, folder, environment={"LOOPED_WEIGHTS": str(folder)})
+    environment = {"LOOPED_WEIGHTS": str(folder)}
+    outcomes = target.run_many(commands, folder, environment=environment)
+    problems = [outcome.complaint for outcome in outcomes]
+    for place, case in enumerate(cases):
+        if int(case.rpartition("@")[2]) % _COLD == 0:
+            alone = target.run_cold(commands[place], folder, environment=environment)
+            problems[place] = problems[place] or alone.complaint or _unlike(alone, outcomes[place])
     shutil.rmtree(folder)
-    return [result(outcome.complaint, f"exit code {outcome.code}") for outcome in outcomes]
+    return [result(*pair) for pair in zip(problems, (f"exit code {each.code}" for each in outcomes), strict=True)]
+
+
+def _unlike(alone: Outcome, outcome: Outcome) -> str | None:
+    """Return how a process of its own ended otherwise than a command among others; None for alike."""
+    ends = [(each.code, each.errors) for each in (alone, outcome)]
+    return None if ends[0] == ends[1] else f"another end alone: {ends[0]}, and not {ends[1]}"
 
 
 def _makers(target: Target) -> dict[str, Make]:

@@ -3,6 +3,7 @@
 import ctypes
 import hashlib
 import os
+import shutil
 import struct
 import subprocess
 import sysconfig
@@ -73,7 +74,8 @@ def build_shim() -> Path:
     source = Path(__file__).with_name("shim.c")
     built = kept_folder() / f"shim-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"
     if not built.exists():
-        compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+        # The compiler that built Python need not be on the machine that runs it.
+        compiler = next(filter(shutil.which, ((sysconfig.get_config_var("CC") or "cc").split()[0], "gcc")), "cc")
         partial = built.with_suffix(f".{os.getpid()}")
         subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", str(partial), str(source)], check=True)
         partial.rename(built)

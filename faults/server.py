@@ -51,7 +51,7 @@ def _answer(main: Main, shim: str, request: dict[str, Any]) -> dict[str, Any]:
     if pid == 0:
         _child(main, shim, request)
     answer: dict[str, Any] = {"timed_out": False, "too_big": False, "killed": False}
-    limit, kill_after, pause = request["seconds"], request.get("kill_after"), 0.001
+    limit, kill_after, kill_at, pause = request["seconds"], request.get("kill_after"), request.get("kill_at"), 0.001
     peak = 0
     while True:
         ended, status, usage = os.wait4(pid, os.WNOHANG)
@@ -59,6 +59,7 @@ def _answer(main: Main, shim: str, request: dict[str, Any]) -> dict[str, Any]:
             break
         spent, peak = time.monotonic() - started, max(peak, _resident(pid))
         answer["killed"] |= kill_after is not None and spent > kill_after
+        answer["killed"] |= kill_at is not None and counted(request["control"]) >= kill_at
         # Other work on the machine must not make a command look slow, but one that waits for ever has to end, too.
         answer["timed_out"] |= _computed(pid) > limit or spent > _PATIENCE * limit
         answer["too_big"] |= peak > request["bytes"]
@@ -67,7 +68,7 @@ def _answer(main: Main, shim: str, request: dict[str, Any]) -> dict[str, Any]:
         elif answer["killed"] or answer["timed_out"] or answer["too_big"]:
             _kill_group(pid)
         time.sleep(pause)
-        pause = min(0.02, 1.5 * pause)
+        pause = min(0.02, 1.5 * pause) if kill_at is None else 0.001
     answer["left"] = _waits_for_group(pid, request.get("linger", 0))
     _kill_group(pid)  # whoever it left behind
     code = os.waitstatus_to_exitcode(status)
@@ -75,6 +76,12 @@ def _answer(main: Main, shim: str, request: dict[str, Any]) -> dict[str, Any]:
         "code": code, "elapsed": time.monotonic() - started, "cpu": usage.ru_utime + usage.ru_stime,
         "peak": max(peak, usage.ru_maxrss * 1024),
     }  # fmt: skip
+
+
+def counted(control: str) -> int:
+    """Return how many file operations a command and its workers have counted, the first number of a control page."""
+    with open(control, "rb") as file:
+        return int.from_bytes(file.read(8), sys.byteorder)
 
 
 def _waits_for_group(group: int, seconds: float) -> bool:
@@ -124,7 +131,8 @@ def _child(main: Main, shim: str, request: dict[str, Any]) -> None:
             os.dup2(handle, number)
             os.close(handle)
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 (until the end)
-        _spawn_warm()
+        if not request.get("many"):  # those start their workers as a shell's command does
+            _spawn_warm()
         os.chdir(request["folder"])
         os.environ.update(request["environment"])
         if request.get("inject"):

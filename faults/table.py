@@ -37,6 +37,19 @@ class Row:
         return Counter(kind(problem) for problem in self.failures.values())
 
 
+def merged(rows: Iterable[Row]) -> list[Row]:
+    """Return one row per name, with the counts of all rows of that name."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        whole = found.setdefault(row.name, Row(row.name, row.again))
+        whole.tries += row.tries
+        whole.left_out += row.left_out
+        whole.failures |= row.failures
+        whole.notes += row.notes
+        whole.commits += row.commits
+    return list(found.values())
+
+
 def kind(problem: str) -> str:
     """Return the words in front of a problem's details; of a traceback, with its exception."""
     words = problem.split(":")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +47,7 @@ class Outcome(NamedTuple):
         if self.too_big:
             return f"more than {self.peak / GIB:.1f} GiB of memory"
         if "Traceback (most recent call last)" in self.stderr:
-            return f"traceback: {last_line(self.stderr)}"
+            return f"traceback: {last_line(self.stderr)}{_place(self.stderr)}"
         if self.code == 2 and not self.errors:
             return "exit code 2 without a line that says why"
         if len(self.errors) > 1:
@@ -60,6 +61,12 @@ class Outcome(NamedTuple):
         """Return the last lines that start with the program's name, as its complaint does."""
         lines = [line for line in self.stderr.strip().splitlines() if line.startswith("looped: ")]
         return lines[-1:] if self.code == 2 else []
+
+
+def _place(trace: str) -> str:
+    """Return where a traceback ends, in parentheses."""
+    places = re.findall(r'File "([^"]*)", line (\d+), in (.*)', trace)
+    return "" if not places else " ({}:{}, {})".format("/".join(Path(places[-1][0]).parts[-2:]), *places[-1][1:])
 
 
 def last_line(text: str) -> str:
@@ -169,9 +176,9 @@ class Target:
         """
         outcomes: list[Outcome] = []
         while len(outcomes) < len(commands):
-            rest = slice(len(outcomes), len(outcomes) + 50)
+            rest = slice(len(outcomes), len(commands))
             request["many"], request["folders"] = commands[rest], (folders or ["."] * len(commands))[rest]
-            limit = seconds + 0.5 * len(request["many"])
+            limit = seconds + 0.2 * len(request["many"])
             whole = self.run([], folder, seconds=limit, most_bytes=most_bytes, **request)
             for line in whole.stdout.splitlines():
                 said = json.loads(line)
@@ -180,6 +187,23 @@ class Target:
                 ended = "Fatal" in whole.stderr or whole.code < 0
                 outcomes.append(whole._replace(stdout="", stderr=whole.stderr if ended else ""))
         return outcomes
+
+    def run_cold(
+        self, arguments: list[str], folder: Path, *, seconds: float = 120, environment: dict[str, str] | None = None
+    ) -> Outcome:
+        """Run a command in a process of its own, as a shell does."""
+        module, _, function = self.entry.partition(":")
+        start = f"import sys; from {module} import {function}; sys.exit({function}(sys.argv[1:]))"
+        started = time.monotonic()
+        try:
+            done = subprocess.run(
+                [self.python, "-c", start, *arguments], cwd=folder, env=self.environment | (environment or {}),
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=seconds,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Outcome(-9, "", "", seconds, seconds, 0, timed_out=True, too_big=False)
+        elapsed = time.monotonic() - started
+        return Outcome(done.returncode, done.stdout, done.stderr, elapsed, elapsed, 0, timed_out=False, too_big=False)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         server = self._started()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from faults.operations import Fault
 from faults.target import Outcome, Target, last_line
 from faults.tries import Result, Tries, one, result
 from faults.workloads import Workload, goes_on, paper_run, training, training_arguments, undisturbed
@@ -54,12 +55,12 @@ def _at_once(target: Target, second: Target, command: list[str], folder: Path) -
 
 
 def _kill_runner(target: Target, draws: random.Random) -> Result:
-    """Kill a runner: its workers must end by themselves, and the lock must be free at once."""
+    """Kill a runner while its worker writes: the worker must end by itself, and the lock must be free at once."""
     workload = paper_run(target)
     reference = undisturbed(target, workload)
-    when = draws.uniform(0.3, 1.0) * reference.elapsed
+    number = draws.randrange(1, len(reference.operations) * 9 // 10)
     with workload.fresh(target) as folder:
-        outcome = target.run(workload.command, folder, kill_after=when, kill_alone=True, linger=20)
+        outcome = target.run(workload.command, folder, fault=Fault(), kill_at=number, kill_alone=True, linger=20)
         problem = "left behind: a worker outlives its runner by 20 s" if outcome.left else None
         after, _ = goes_on(target, workload, folder, reference)
     return result(problem or after, "killed" if outcome.code == -9 else "finished first")

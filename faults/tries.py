@@ -53,10 +53,15 @@ class Journal:
     """the newest line of each case"""
 
     def __post_init__(self) -> None:
-        if self.path is not None and self.path.exists():
-            for line in self.path.read_text().splitlines():
-                kept = json.loads(line)
-                self.results[kept["case"]] = kept
+        if self.path is None or not self.path.exists():
+            return
+        text = self.path.read_text()
+        if not text.endswith("\n"):  # the harness was killed while it wrote
+            text = text[: text.rfind("\n") + 1]
+            self.path.write_text(text)
+        for line in text.splitlines():
+            kept = json.loads(line)
+            self.results[kept["case"]] = kept
 
     def add(self, row: str, case: str, found: Result) -> None:
         """Keep one result."""

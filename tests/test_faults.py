@@ -12,7 +12,8 @@ from faults import power
 from faults.kills import distinct
 from faults.mutations import mutated
 from faults.operations import Fault, Operation, build_shim, read_control, read_trace, write_control
-from faults.table import Row, markdown
+from faults.server import counted
+from faults.table import Row, markdown, merged
 from faults.tries import Journal, Result, Tries, carry_out
 
 PROGRAM = """
@@ -97,6 +98,17 @@ def test_table_counts_failures_and_tells_how_to_repeat_them():
     assert "`python -m faults kill --only 'two words'`" in text
 
 
+def test_merged_rows_count_the_tries_of_all_parts():
+    one, other, third = (Row(name, "kill --only {}", left_out=2) for name in ("a", "b", "a"))
+    one.add("first", None, Counter({"exit code 0": 1}), "abc")
+    third.add("second", "torn", Counter({"exit code 1": 1}), "def")
+    whole, rest = merged([one, other, third])
+    assert (whole.name, whole.tries, whole.left_out, whole.failures) == ("a", 2, 4, {"second": "torn"})
+    assert whole.commits == {"abc": 1, "def": 1}
+    assert (rest.name, rest.tries) == ("b", 0)
+    assert (one.tries, one.failures) == (1, {})
+
+
 def numbered(tried: list[str]) -> list[Tries]:
     """Return ten tries in two batches; those with a 7 fail."""
 
@@ -123,3 +135,34 @@ def test_carry_out_with_a_journal_tries_nothing_twice_but_failures_on_request(tm
     tried.clear()
     (row,) = carry_out("family", numbered(tried), Journal(tmp_path / "j.jsonl", "fed"), seed=0, retry=True)
     assert (tried, row.tries, row.failures) == (["7"], 10, {"7": "seven"})
+
+
+def test_parts_of_a_family_together_try_everything_once(tmp_path):
+    tried: list[str] = []
+    rows = [
+        row
+        for first in (1, 2)
+        for row in carry_out("family", numbered(tried), Journal(None, "abc"), seed=0, part=(first, 2))
+    ]
+    assert sorted(tried) == [str(number) for number in range(10)]
+    assert merged(rows)[0].tries == 10
+
+
+def test_journal_whose_last_line_was_cut_loses_only_that_try(tmp_path):
+    path = tmp_path / "j.jsonl"
+    carry_out("family", numbered([]), Journal(path, "abc"), seed=0)
+    path.write_bytes(path.read_bytes()[:-20])
+    tried: list[str] = []
+    (row,) = carry_out("family", numbered(tried), Journal(path, "abc"), seed=0)
+    assert (len(tried), row.tries) == (1, 10)
+    assert len(Journal(path, "abc").results) == 10
+
+
+def test_killed_runner_is_killed_at_the_operation_that_its_workercounted(tmp_path):
+    write_control(tmp_path / "control", tmp_path, Fault())
+    assert counted(str(tmp_path / "control")) == 0
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    run_program(folder, Fault())
+    control = tmp_path / "notes" / "control"
+    assert counted(str(control)) == read_control(control)[0] == 5
