@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from faults import bitflips, command_lines, hostile, io_errors, kills, mutations, numbers, power, together
-from faults.table import Row, markdown, merged
+from faults.table import Row, markdown, merged, summary
 from faults.target import Target
 from faults.tries import Journal, Tries, carry_out
 from faults.workloads import training_arguments
@@ -21,25 +21,26 @@ from faults.workloads import training_arguments
 class Family(NamedTuple):
     """One family of faults."""
 
+    what: str
     tries: Callable[..., Iterable[Tries]]
     share: float
     """of the minutes, beside the shares of the others"""
 
 
 FAMILIES = {
-    "kill": Family(kills.kill_at_operations, 3),
-    "disk": Family(io_errors.fail_at_operations, 3),
-    "power": Family(power.cut_power, 2),
-    "bits": Family(bitflips.flip_bits, 2),
-    "random-kill": Family(kills.kill_at_random, 2),
-    "mutations": Family(mutations.mutate, 2),
-    "hostile": Family(hostile.hostile_runs, 2),
-    "hostile-data": Family(hostile.hostile_data, 1),
-    "commands": Family(command_lines.fuzz, 3),
-    "nan": Family(numbers.non_finite, 1),
-    "loops": Family(numbers.thousand_loops, 2),
-    "together": Family(together.concurrency, 1),
-    "leaks": Family(together.leaks, 1),
+    "kill": Family("killed before, in and after every file operation", kills.kill_at_operations, 3),
+    "disk": Family("disk full, failing or writing short at every file operation", io_errors.fail_at_operations, 3),
+    "power": Family("power cut after every file operation, simulated", power.cut_power, 2),
+    "bits": Family("single bits flipped in the files of a run", bitflips.flip_bits, 2),
+    "random-kill": Family("killed at random times, up to six times in a row", kills.kill_at_random, 2),
+    "mutations": Family("mutated configs, records, checkpoints, data, texts and weights", mutations.mutate, 2),
+    "hostile": Family("hostile files in a run folder", hostile.hostile_runs, 2),
+    "hostile-data": Family("hostile data files", hostile.hostile_data, 1),
+    "commands": Family("odd command lines", command_lines.fuzz, 3),
+    "nan": Family("NaN and infinity in data, gradients, weights and optimizer state", numbers.non_finite, 1),
+    "loops": Family("1,000 loops, forward and backward, float32 and bfloat16", numbers.thousand_loops, 2),
+    "together": Family("two trainers, two runners, killed runners", together.concurrency, 1),
+    "leaks": Family("memory, files and threads after many calls", together.leaks, 1),
 }
 
 _WRITE_SECONDS = 10.0
@@ -160,7 +161,9 @@ class _Harness:
         rows = self.rows
         commits = sorted({commit for row in rows for commit in row.commits}) or [self.commit]
         what = "all faults" if options.full else f"a sample with seed {options.seed}"
-        return f"# Faults: commit {', '.join(commits)}, {date.today()}, {what}\n\n{markdown(rows)}"
+        families = [(family.what, [row for row in rows if row.family == name]) for name, family in FAMILIES.items()]
+        title = f"# Faults: commit {', '.join(commits)}, {date.today()}, {what}"
+        return f"{title}\n\n{summary(families)}\n{markdown(rows)}"
 
 
 if __name__ == "__main__":

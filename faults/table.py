@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -32,6 +32,11 @@ class Row:
         self.commits[commit] += 1
 
     @property
+    def family(self) -> str:
+        """Return the name of the family that the row belongs to."""
+        return self.again.split()[0]
+
+    @property
     def kinds(self) -> Counter[str]:
         """Count the failures by kind."""
         return Counter(kind(problem) for problem in self.failures.values())
@@ -54,6 +59,17 @@ def kind(problem: str) -> str:
     """Return the words in front of a problem's details; of a traceback, with its exception."""
     words = problem.split(":")
     return ":".join(words[: 2 if words[0] == "traceback" else 1]).partition(" (")[0]
+
+
+def summary(families: Iterable[tuple[str, Sequence[Row]]]) -> str:
+    """Return a table with one line for each family that was tried, from what it is and its rows."""
+    lines = ["| faults | tries | left out | failures |", "|---|---:|---:|---:|"]
+    for what, rows in families:
+        if rows:
+            tries, left_out = sum(row.tries for row in rows), sum(row.left_out for row in rows)
+            failures = sum(len(row.failures) for row in rows)
+            lines.append(f"| {what} | {tries:,} | {left_out:,} | {failures:,} |")
+    return "\n".join(lines) + "\n"
 
 
 def markdown(rows: Iterable[Row]) -> str:

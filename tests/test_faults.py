@@ -13,7 +13,7 @@ from faults.kills import distinct
 from faults.mutations import mutated
 from faults.operations import Fault, Operation, build_shim, read_control, read_trace, write_control
 from faults.server import counted
-from faults.table import Row, markdown, merged
+from faults.table import Row, markdown, merged, summary
 from faults.tries import Journal, Result, Tries, carry_out
 
 PROGRAM = """
@@ -107,6 +107,13 @@ def test_merged_rows_count_the_tries_of_all_parts():
     assert whole.commits == {"abc": 1, "def": 1}
     assert (rest.name, rest.tries) == ("b", 0)
     assert (one.tries, one.failures) == (1, {})
+
+
+def test_summary_adds_the_rows_of_a_family():
+    rows = [Row(name, "kill --only {}", tries=3, left_out=1000) for name in ("a", "b")]
+    rows[1].failures["x"] = "torn"
+    assert rows[0].family == "kill"
+    assert summary([("killed", rows), ("not tried", [])]).splitlines()[2:] == ["| killed | 6 | 2,000 | 1 |"]
 
 
 def numbered(tried: list[str]) -> list[Tries]:
