@@ -153,6 +153,18 @@ def test_readme_speed_is_that_of_the_benchmark():
         assert float(gain) == pytest.approx(row["fused"] / public, rel=0.01)
 
 
+def test_speed_page_has_the_rates_of_the_benchmark():
+    """The bold rates of today are in the file that the page names for them."""
+    page = (ROOT / "docs" / "performance.md").read_text()
+    (name,) = re.findall(r"\*Today\* and the \*first call\*[^`]*`([^`]+)`", page)
+    measured = json.loads((ROOT / "benchmarks" / "results" / name).read_text())["rows"]
+    rates = {row["sequences_per_second"] for row in measured if "sequences_per_second" in row}
+    shown = [float(rate.replace(",", "")) for rate in re.findall(r"\*\*([\d.,]+)\*\* \|", page)]
+    assert len(shown) >= 8
+    for rate in shown:
+        assert any(abs(rate - each) <= (0.05 if rate % 1 else 0.5) for each in rates), rate
+
+
 def test_library_classifier_ignores_padding():
     """The classifier of the page gives each sequence of a padded batch the scores that it gets alone."""
     names: dict = {}
