@@ -457,6 +457,7 @@ export class SudokuTab {
     if (clues.length !== this.side ** 2)
       this.#build([modelsOf("sudoku").find(({ name }) => sideOf(name) ** 2 === clues.length).name]);
     this.clues = clues;
+    this.select(null);
     this.famous.value = famous < 0 ? "" : String(famous);
     this.about.textContent = about;
     this.text.value = asText(clues);

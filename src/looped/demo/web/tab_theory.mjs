@@ -227,7 +227,7 @@ export class TheoryTab {
         onchange: ({ target }) => this.choose({ fault: target.checked ? fault : "" }),
       }),
     );
-    const rows = this.boxes.map((box) => el("label.switch", {}, box, sentence(this.data.faults[box.value])));
+    const rows = this.boxes.map((box) => el("label.switch", {}, box, this.data.faults[box.value]));
     this.faults.replaceChildren(this.faultSummary, el("div.switches", {}, rows));
   }
 

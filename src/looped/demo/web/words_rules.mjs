@@ -75,7 +75,9 @@ export function checkWords(task, first, second) {
   const letters = LETTERS.slice(0, task.alphabet);
   const strange = [...words.join("")].find((letter) => !letters.includes(letter));
   if (strange !== undefined)
-    throw new Friendly(`This model knows the letters ${letters[0]} to ${letters.at(-1)}, but not “${strange}”.`);
+    throw new Friendly(
+      `This model knows the letters ${letters[0]} to ${letters.at(-1)}, but not ${strange.trim() ? `“${strange}”` : "spaces"}.`,
+    );
   const most = [task.length, longestSecond(task)];
   words.forEach((word, i) => {
     const which = i ? "second" : "first";
