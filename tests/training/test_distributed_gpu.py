@@ -107,7 +107,7 @@ def test_capture_goes_on_while_another_thread_pins_memory():
     thread.start()
     try:
         started.wait()
-        doubled = Replayed(lambda tensors: (sum(tensors[0] * 2 for _ in range(200)),))
+        doubled = Replayed(lambda tensors: (torch.stack([tensors[0] * 2 for _ in range(200)]).sum(dim=0),))
         for _ in range(PLAIN_CALLS + 2):
             (found,) = doubled((torch.ones(4, device="cuda"),))
     finally:
