@@ -127,21 +127,20 @@ class _Harness:
             while (part := self._next()) is not None:
                 self._carry_out(target, *part)
 
-    def _next(self) -> tuple[_Part, float | None] | None:
-        """Return the next part and the end of its share of the time that is left; None at the end."""
+    def _next(self) -> tuple[_Part, float] | None:
+        """Return the next part and its share of the time that is left; None at the end."""
         with self._turn:
             if not self.waiting:
                 return None
             total = sum(FAMILIES[each.family].share for each in self.waiting)
             part = self.waiting.pop(0)
-        if self.end is None:
-            return part, None
-        now = time.monotonic()
-        return part, now + (self.end - now) * min(1.0, FAMILIES[part.family].share * self.options.jobs / total)
+        return part, min(1.0, FAMILIES[part.family].share * self.options.jobs / total)
 
-    def _carry_out(self, target: Target, part: _Part, deadline: float | None) -> None:
-        options, name, started = self.options, part.family, time.monotonic()
-        tries = FAMILIES[name].tries(target, full=options.full, seed=options.seed)
+    def _carry_out(self, target: Target, part: _Part, share: float) -> None:
+        options, name = self.options, part.family
+        tries = list(FAMILIES[name].tries(target, full=options.full, seed=options.seed))
+        started = time.monotonic()  # after the undisturbed runs that the tries are compared with
+        deadline = None if self.end is None else started + (self.end - started) * share
         limits = {"seed": options.seed, "deadline": deadline, "only": options.only, "retry": options.retry}
         limits["part"] = part.first, part.step
         for row in carry_out(name, tries, self.journals[name], told=lambda rows: self._keep(part, rows), **limits):
