@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"looped.{name}")
     if name not in _HOME_OF:
-        raise AttributeError(f"module 'looped' has no attribute {name!r}")
+        raise AttributeError(f"module 'looped' has no attribute {name!r}", name=name, obj=import_module(__name__))
     value = getattr(import_module(_HOME_OF[name]), name)
     globals()[name] = value
     return value

@@ -89,3 +89,37 @@ def test_train_by_task_name_then_evaluate_and_answer(tmp_path):
         looped.train("edit-distance", tmp_path / "other", recipe="laptop", num_step=3)
     with pytest.raises(InputError, match="num_steps: expected with the name of a task"):
         looped.train(run.config, tmp_path / "other", num_steps=3)
+
+
+def fresh_run():
+    """Return a small untrained model of edit distance as a run."""
+    task = looped.make_task("edit-distance", length=4)
+    config = looped.RunConfig(task, ModelConfig(dim=8, num_heads=2, num_loops=2))
+    return looped.Run(config, build_model(config.model, task.spec), 0)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "field"),
+    [
+        (lambda run: run.answer(["abca|cab"]), "question"),
+        (lambda run: run.solve(["abca|cab"]), "question"),  # before the first frame is asked for
+        (lambda run: looped.solve(run, run.task, "abca|cab"), "model"),
+        (lambda run: looped.solve(run.model, run.task, "abca|cab"), "inputs"),
+        (lambda run: looped.evaluate(run, run.task), "model"),
+        (lambda run: run.evaluate(loops=0), "loops"),
+        (lambda run: run.evaluate(loops=[2, "many"]), "loops"),
+        (lambda run: looped.build_model(run.config.model, "edit-distance"), "spec"),
+        (lambda run: looped.LoopStack({"dim": 8}), "config"),
+        (lambda run: looped.make_task("sudoku", sied=4), "sied"),
+    ],
+)
+def test_a_mistake_in_python_names_the_argument(mistake, field):
+    with pytest.raises(looped.InputError) as error:
+        mistake(fresh_run())
+    assert error.value.field == field
+
+
+def test_evaluate_takes_one_number_of_loops():
+    run = fresh_run()
+    assert [row.loops for row in run.evaluate(3, size=5).rows] == [3]
+    assert [row.loops for row in run.evaluate([], size=5).rows] == [2]

@@ -20,7 +20,7 @@ from looped.tasks.language import Language
 from looped.training.evaluation import EVALUATION_SEED, Evaluation, evaluate
 from looped.training.run_folder import RunFolder
 from looped.training.schedules import trained_size
-from looped.utils.errors import require
+from looped.utils.errors import require, require_field, require_type
 from looped.utils.types import Precision
 
 
@@ -80,7 +80,7 @@ class Run:
         return replace(self, config=config, model=on_device(model, next(self.model.parameters()).device))
 
     def evaluate(
-        self, loops: Sequence[int] | None = None, size: int | None = None, split: Split = "test"
+        self, loops: int | Sequence[int] | None = None, size: int | None = None, split: Split = "test"
     ) -> Evaluation:
         """Return metrics at each loop count (default: the trained number) on held-out examples, with intervals."""
         return evaluate(self.model, self.task, split, size, loops, example_size=trained_size(self.config))
@@ -140,6 +140,8 @@ class Run:
 
         `exit_rule`, such as `stable:3`, may stop before the last loop.
         """
+        is_known = isinstance(question, str | np.ndarray)
+        require_field(is_known, "question", "text or the inputs of one example", type(question).__name__)
         inputs = self.task.parse(question) if isinstance(question, str) else question
         rule = None if exit_rule is None else ExitRule.parse(exit_rule)
         return solve(self.model, self.task, inputs, num_loops, rule)
@@ -173,7 +175,6 @@ def with_changes(states: Iterable[Tensor]) -> Iterator[tuple[Tensor, float]]:
         before = state
 
 
-@torch.no_grad()  # as a decorator it applies inside the generator only, not to its caller
 def solve(
     model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | None = None, exit_rule: ExitRule | None = None
 ) -> Iterator[Frame]:
@@ -181,10 +182,17 @@ def solve(
 
     An exit rule may stop before the last loop.
     """
-    require(
-        inputs.ndim == (1 if task.spec.kind == "tokens" else 2),
-        f"inputs: expected those of one example, got the shape {inputs.shape}",
-    )
+    require_type("model", model, LoopModel)
+    require_type("inputs", inputs, np.ndarray)
+    of_one = inputs.ndim == (1 if task.spec.kind == "tokens" else 2)
+    require_field(of_one, "inputs", "those of one example", f"the shape {inputs.shape}")
+    return _frames(model, task, inputs, num_loops, exit_rule)
+
+
+@torch.no_grad()  # as a decorator it applies inside the generator only, not to its caller
+def _frames(
+    model: LoopModel, task: Task, inputs: np.ndarray, num_loops: int | None, exit_rule: ExitRule | None
+) -> Iterator[Frame]:
     counted = task.counted(inputs[None])[0]
     batch = torch.from_numpy(inputs)[None].to(next(model.parameters()).device)
     is_done = _exit_test(model, counted, exit_rule)

@@ -17,7 +17,7 @@ from looped.models.init import EMBEDDING_STD, embedding_weight, linear_weight
 from looped.models.module import ShapedModule
 from looped.models.stack import LoopStack
 from looped.tasks import Spec
-from looped.utils.errors import InputError, require
+from looped.utils.errors import InputError, require, require_type
 from looped.utils.text import plural
 
 
@@ -25,6 +25,8 @@ class LoopModel(ShapedModule):
     """Embedding, looped stack and read-out. `iterate` yields the state after every loop."""
 
     def __init__(self, config: ModelConfig, spec: Spec, generator: Generator) -> None:
+        require_type("config", config, ModelConfig)
+        require_type("spec", spec, Spec)
         super().__init__()
         self.config, self.spec = config, spec
         takes_vectors = spec.kind == "vectors"

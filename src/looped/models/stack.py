@@ -32,7 +32,7 @@ from looped.models.conditioning import (
 from looped.models.extensions import LayerHook, apply_own_layer, attention_bias, own_layers
 from looped.models.init import linear_weight
 from looped.models.module import ShapedModule
-from looped.utils.errors import InputError, require, require_counts
+from looped.utils.errors import InputError, require, require_counts, require_type
 from looped.utils.text import plural
 
 MOST_LOOPS = 100_000
@@ -108,6 +108,7 @@ class LoopStack(ShapedModule):
     def __init__(
         self, config: ModelConfig, *, causal: bool = False, generator: Generator | None = None, quiet: bool = False
     ) -> None:
+        require_type("config", config, ModelConfig)
         super().__init__()
         for warning in () if quiet else _warnings(config):
             warnings.warn(warning, stacklevel=2)

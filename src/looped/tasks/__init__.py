@@ -7,6 +7,7 @@ A task outside the package is a class in a plugin (`utils/plugins.py`), or an in
 
 import re
 from collections.abc import Iterator, MutableMapping
+from dataclasses import fields
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract, isclass
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from looped.serde import decode, encode
 from looped.tasks.base import SPLITS, Batch, Spec, Split, Task, masked_accuracy
 from looped.utils import plugins
-from looped.utils.errors import InputError, require, unknown
+from looped.utils.errors import InputError, closest, require, unknown
 
 if TYPE_CHECKING:
     from looped.tasks.countdown import Countdown
@@ -127,6 +128,9 @@ def make_task(name: str, **settings: Any) -> Task:
     try:
         return cls(**settings)
     except TypeError as error:
+        known = [each.name for each in fields(cls)]
+        for setting in settings.keys() - {*known}:
+            raise InputError(f"{setting}: unknown setting of {name}{closest(setting, known)}", field=setting) from None
         raise InputError(f"{name}: {error}") from None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
@@ -92,6 +92,10 @@ class Task(ABC):
     metric: ClassVar[str] = "accuracy"
     """key of `score` that tables show"""
     higher_is_better: ClassVar[bool] = True
+
+    if TYPE_CHECKING:  # `TASKS[name](side=4)`: each class has its own settings
+
+        def __init__(self, **settings: Any) -> None: ...
 
     def __post_init__(self) -> None:
         check_fields(self)

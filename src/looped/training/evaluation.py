@@ -16,7 +16,7 @@ from looped.tasks import Batch, Split, Task
 from looped.tasks.base import MAX_EXAMPLES
 from looped.training.batches import trained_on
 from looped.training.loss import position_losses
-from looped.utils.errors import require_counts, require_field
+from looped.utils.errors import require_counts, require_field, require_type
 from looped.utils.stats import bootstrap, mean_interval
 from looped.utils.text import plural
 from looped.utils.types import Progress
@@ -120,7 +120,7 @@ def evaluate(
     task: Task,
     split: Split = "test",
     size: int | None = None,
-    loops: Sequence[int] | None = None,
+    loops: int | Sequence[int] | None = None,
     *,
     example_size: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
@@ -128,9 +128,12 @@ def evaluate(
 ) -> Evaluation:
     """Return metrics of `size` examples of a split (default: the task's own number) at each loop count.
 
+    For a loaded run, `run.evaluate()` is shorter.
+
     Examples have the task's size or a smaller `example_size`. `Stopped` is raised before a batch if `stopped()` is
     true. `progress` is called after each batch.
     """
+    require_type("model", model, LoopModel)
     indices = np.arange(num_held_out(task, split, size, example_size))
     return _evaluate(model, task, split, loops, EVALUATION_SEED, indices, example_size, stopped, progress)
 
@@ -153,16 +156,17 @@ def _evaluate(
     model: LoopModel,
     task: Task,
     split: Split,
-    loops: Sequence[int] | None,
+    loops: int | Sequence[int] | None,
     seed: int,
     indices: np.ndarray,
     example_size: int | None,
     stopped: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
 ) -> Evaluation:
-    loops = sorted(set(loops or [model.config.num_loops]))
+    loops = [loops] if isinstance(loops, int) else list(loops or [model.config.num_loops])
     for loop in loops:
         require_counts(loops=loop)
+    loops = sorted(set(loops))
     found: dict[int, dict[str, list[np.ndarray]]] = {loop: {} for loop in loops}
     parts: list[Batch] = []
     step = batch_size(task)

@@ -36,6 +36,11 @@ def require_field(condition: bool, field: str, expected: str, got: object) -> No
         raise InputError(f"{field}: expected {expected}, got {got}", field=field)
 
 
+def require_type(field: str, given: object, expected: type) -> None:
+    """Raise InputError, which names the field, unless a value has the expected type."""
+    require_field(isinstance(given, expected), field, f"a {expected.__name__}", type(given).__name__)
+
+
 def require_counts(**given: Any) -> None:
     """Raise InputError unless every value is an integer (Python or NumPy, not 4.0) and at least 1."""
     for name, value in given.items():
