@@ -11,6 +11,7 @@ import tyro
 
 from looped.cli.args import JSON_HELP, command_class, json_text, leading_name, leading_task, parse, show
 from looped.cli.progress import Bar
+from looped.utils.errors import require_field
 from looped.utils.types import Split
 
 _VERBS = {
@@ -65,6 +66,8 @@ def data(arguments: list[str]) -> None:
         show(counted, _readable(counted), as_json=command.json)
     else:
         out = _STANDARD_OUTPUT if command.out == Path("-") else command.out
+        is_text = out.suffix in ("", ".jsonl", ".txt")
+        require_field(is_text, "out", "a file of JSON lines, such as set.jsonl", str(out))
         with Bar() as progress:
             made = sets.build(command.task, out, command.size, command.seed, command.split, progress)
         text = f"{made['path']}: {made['size']} examples, sha256 {made['sha256']}"

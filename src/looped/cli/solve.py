@@ -90,8 +90,9 @@ def solve(arguments: list[str]) -> None:
     else:
         print(f"model       {run.name}")
         print(question(play))
+        width = max(len(frame.answer) for frame in frames)
         for frame in frames:
-            parts = [f"loop {frame.loop:>4}", frame.answer, frame.how_sure, f"change {frame.change:.3f}"]
+            parts = [f"loop {frame.loop:>4}", frame.answer.ljust(width), frame.how_sure, f"change {frame.change:.3f}"]
             print("   ".join(filter(None, parts)))
         if truth is not None:
             print(f"truth       {truth}")
