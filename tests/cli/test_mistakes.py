@@ -91,7 +91,7 @@ def test_bug_with_memory_in_its_message_is_not_reported_as_out_of_memory(run, mo
             ["train", "edit-distance", "--train.learning-rate", "low"],
             "learning-rate: expected a number, got",
         ),
-        (["train", "edit-distance", "--model.dim", "10", "--model.num-heads", "4"], "num_heads: expected"),
+        (["train", "edit-distance", "--model.dim", "10", "--model.num-heads", "4"], "--model.num-heads: expected"),
         (
             ["train", "lcs", "--model.dim", "1" + 13 * "0", "--model.num-heads", "1", "--out", "{new}"],
             "out of memory for a model of dim 10000000000000, ",
@@ -112,9 +112,9 @@ def test_bug_with_memory_in_its_message_is_not_reported_as_out_of_memory(run, mo
         (["eval"], "looped eval"),
         (["eval", "/nowhere"], "no run at /nowhere"),
         (["eval", "{folder}"], "is not a run"),
-        (["eval", "{run}", "--loops", "0"], "loops: expected"),
-        (["eval", "{run}", "--loops", "8", "999999"], "num_loops: expected at most 100000"),
-        (["eval", "{run}", "--size", "0"], "size: expected"),
+        (["eval", "{run}", "--loops", "0"], "looped: --loops: expected"),
+        (["eval", "{run}", "--loops", "8", "999999"], "--loops: expected at most 100000"),
+        (["eval", "{run}", "--size", "0"], "looped: --size: expected"),
         (["eval", "{run}", "--size", "1" + 15 * "0"], "size: expected"),
         (["inspect", "{run}", "--size", "1" + 15 * "0"], "size: expected"),
         (["eval", "{run}", "--split", "exam"], "exam"),
@@ -127,10 +127,10 @@ def test_bug_with_memory_in_its_message_is_not_reported_as_out_of_memory(run, mo
             ["train", "lcs", "--train.size-choices", "all"],
             "size-choices: expected numbers, got 'all'",
         ),
-        (["train", "lcs", "--train.num-steps", "0"], "looped: num_steps: expected"),
+        (["train", "lcs", "--train.num-steps", "0"], "looped: --train.num-steps: expected"),
         (["solve", "{run}", "--input", "abzz|abca"], "'z'"),
         (["solve", "{run}", "--input", "abcabc|abca"], "letters, got 6"),
-        (["solve", "{run}", "--input", "abca|abca", "--loops", "0"], "num_loops: expected"),
+        (["solve", "{run}", "--input", "abca|abca", "--loops", "0"], "looped: --loops: expected"),
         (["solve", "{run}", "--loops", "all"], "--loops: expected a whole number, got 'all'"),
         (["eval", "{run}", "--sets"], "edit-distance has no further test sets"),
         (["models", "--json", "list"], "expected a verb first"),
@@ -146,6 +146,7 @@ def test_bug_with_memory_in_its_message_is_not_reported_as_out_of_memory(run, mo
         ),
         (["data", "stats", "decision-tree", "--size", "100000"], "size: expected an integer in 1..16693,"),
         (["data", "check", "{folder}/notes.txt"], "line 1: expected a JSON object"),
+        (["data", "build", "lcs", "--out", "{new}.npz"], "--out: expected a file of JSON lines"),
         (["data", "build", "lcs", "--size", "0", "--out", "{new}"], "size: expected an integer in 1.."),
         (["data", "build", "lcs", "--out", "{folder}/notes.txt/x"], "notes.txt is a file, expected a folder"),
         (["theory", "prove"], "unknown verb 'prove'"),
@@ -178,6 +179,7 @@ def test_wrong_input_prints_one_line_and_exits_with_2(arguments, message, run, t
     line = complaint(capsys, *(argument.format(**places) for argument in arguments))
     assert message in line
     assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "new.npz").exists()
     assert not (tmp_path / "nothing").exists()
     assert (tmp_path / "folder" / "notes.txt").read_text() == "mine"
 
@@ -189,20 +191,20 @@ def test_wrong_input_prints_one_line_and_exits_with_2(arguments, message, run, t
         (["language", "--task.text", "{folder}/empty.txt"], "is empty: expected text"),
         (["sudoku", "--task.file", "{folder}/nothing.csv"], "no puzzles "),
         (["edit-distance", "--train.runtime.track", "wandb"], "needs an extra"),
-        (["edit-distance", "--model.num-loops", "1000000000"], "num_loops: expected at most 100000"),
+        (["edit-distance", "--model.num-loops", "1000000000"], "--model.num-loops: expected at most 100000"),
         (["edit-distance", "--train.batch-size", "1" + 15 * "0"], "a smaller --train.batch-size"),
         (["edit-distance", "--train.eval-size", "1" + 15 * "0"], "size: expected"),
         (["edit-distance", "--train.batch-size", "1" + 18 * "0"], "num_steps x batch_size: expected"),
-        (["edit-distance", "--train.num-examples", "1" + 21 * "0"], "num_examples: expected"),
+        (["edit-distance", "--train.num-examples", "1" + 21 * "0"], "--train.num-examples: expected"),
         (["edit-distance", "--train.num-examples", "1" + 15 * "0"], "a smaller --train.num-examples"),
         (["edit-distance", "--train.num-examples", "4" + 18 * "0"], "a smaller --train.num-examples"),
         (
             ["edit-distance", "--train.batch-size", "4" + 18 * "0", "--train.num-steps", "1"],
             "a smaller --train.batch-size",
         ),
-        (["edit-distance", "--train.num-threads", "1" + 15 * "0"], "looped: num_threads: expected"),
-        (["edit-distance", "--train.num-threads", "100000"], "looped: num_threads: expected"),
-        (["edit-distance", "--train.num-workers", "100000"], "looped: num_workers: expected"),
+        (["edit-distance", "--train.num-threads", "1" + 15 * "0"], "looped: --train.runtime.num-threads: expected"),
+        (["edit-distance", "--train.num-threads", "100000"], "looped: --train.runtime.num-threads: expected"),
+        (["edit-distance", "--train.num-workers", "100000"], "looped: --train.runtime.num-workers: expected"),
     ],
 )
 @pytest.mark.parametrize("out", ["new/run", "made"])

@@ -8,7 +8,8 @@ import torch
 
 from looped.config import RunConfig
 from looped.models.model import LoopModel, build_model
-from looped.models.pretrained import list_models, read_shipped
+from looped.models.pretrained import read_shipped
+from looped.utils.shipped import list_models
 
 SHIPPED = [name for name in list_models() if not name.startswith("language/")]
 

@@ -9,8 +9,8 @@ import pytest
 
 from looped.cli.demo import demo as demo_command
 from looped.demo.build import LARGEST_PAGE, PAGE, WORKER, bundle
-from looped.models.pretrained import shipped_path
 from looped.utils.errors import InputError
+from looped.utils.shipped import shipped_path
 from tests.demo.reference import SHIPPED
 
 

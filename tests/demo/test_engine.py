@@ -10,8 +10,8 @@ import torch
 
 from looped.config import ModelConfig
 from looped.models.model import build_model
-from looped.models.pretrained import shipped_path
 from looped.tasks import TASKS
+from looped.utils.shipped import shipped_path
 from tests.demo.reference import SHIPPED, scores_at, shipped_model
 
 TOLERANCE = 1e-3

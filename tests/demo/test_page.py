@@ -9,9 +9,10 @@ import safetensors.torch
 from looped import theory
 from looped.config import ModelConfig
 from looped.models.model import build_model
-from looped.models.pretrained import model_card, shipped_path
+from looped.models.pretrained import model_card
 from looped.tasks import TASKS
 from looped.tasks.sudoku.exact_cover import all_solutions
+from looped.utils.shipped import shipped_path
 from tests.demo.reference import SHIPPED, scores_at, shipped_model
 
 SIGNS = "\u00d7\u2212\u00f7"  # as the page writes them

@@ -8,10 +8,10 @@ import pytest
 
 from looped.cli.main import main
 from looped.experiments.integrity import check_path
-from looped.models.pretrained import weights_folder
 from looped.tasks import EditDistance, datasets
 from looped.training.trainer import train
 from looped.utils.errors import InputError
+from looped.utils.shipped import weights_folder
 from tests.training.conftest import damage, tiny
 
 

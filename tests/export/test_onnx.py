@@ -9,8 +9,8 @@ from looped.config import ModelConfig, RunConfig
 from looped.export.onnx import TOLERANCE, export_file, export_program, open_session
 from looped.inference import Run
 from looped.models import build_model
-from looped.models.pretrained import list_models
 from looped.tasks import DecisionTree, Language, Sudoku, Task
+from looped.utils.shipped import list_models
 from tests.cli.command import answer, complaint
 
 MODELS = {

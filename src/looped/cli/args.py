@@ -8,6 +8,7 @@ import math
 import os
 import re
 import tempfile
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import make_dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from looped.cli import COMPLETE
 from looped.utils.errors import InputError, require, require_one_of
 from looped.utils.files import in_the_way, is_stream, writing
 from looped.utils.plugins import is_item, load_item
@@ -23,12 +25,15 @@ Parsed = TypeVar("Parsed")
 
 # tyro adds every default to its help. Ours only says what None stands for, as (None: ...).
 JSON_HELP = "print one JSON object"
+RUN = "RUN"
 _RUN_HELP = (
     "folder of a trained run, a model file, a name that `looped models` lists, or a task, which stands for its best "
     "shipped model"
 )
-AnyRun = Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_RUN_HELP)]
-SeveralRuns = Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(help=f"each one: {_RUN_HELP}")]
+AnyRun = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar=RUN, help=_RUN_HELP)]
+SeveralRuns = Annotated[
+    tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar=RUN, help=f"each one: {_RUN_HELP}")
+]
 
 # tyro's messages about text that is not a number, and what to say instead. (For lists, only the help that follows the
 # message tells the type.)
@@ -45,6 +50,9 @@ def leading_name(arguments: list[str], what: str, known: Mapping[str, str | type
 
     `known` maps each word to its sentence of help, or to a class whose docstring starts with one.
     """
+    if arguments == [COMPLETE]:
+        print("\n".join(known))
+        raise SystemExit(0)
     if arguments and arguments[0] in ("-h", "--help"):
         rows = [(f"  {word}", _sentence(meaning)) for word, meaning in known.items()]
         explained = "\n".join(aligned(rows, "<<"))
@@ -63,8 +71,9 @@ def leading_task(arguments: list[str], usage: str) -> tuple[str, list[str]]:
     """
     from looped.tasks import TASKS, installed_tasks
 
+    tasks: Any = TASKS
     installed = {name: f"installed, from {entry.module}" for name, entry in installed_tasks().items()}
-    return leading_name(with_items(arguments), "task", {**installed, **TASKS}, usage)
+    return leading_name(with_items(arguments), "task", ChainMap(tasks, installed), usage)
 
 
 def with_items(arguments: Sequence[str]) -> list[str]:
@@ -95,7 +104,7 @@ def peek(arguments: Sequence[str], flag: str) -> str | None:
     """Return the value of a flag before parsing, because other defaults depend on it. The last one counts."""
     found = None
     for place, argument in enumerate(arguments):
-        if argument == flag and place + 1 < len(arguments):
+        if argument == flag and arguments[place + 1 : place + 2] not in ([], [COMPLETE]):
             found = arguments[place + 1]
         if argument.startswith(f"{flag}="):
             found = argument.partition("=")[2]
@@ -126,6 +135,11 @@ def command_class(fields: Sequence[Any], explanation: str) -> type:
 
 def parse(command: type[Parsed], arguments: Sequence[str], program: str) -> Parsed:
     """Return the parsed flags. Raise InputError, in one line, where tyro would draw a box."""
+    if arguments[-1:] == [COMPLETE]:
+        from looped.cli.completion import next_words
+
+        print("\n".join(next_words(command, list(arguments[:-1]))))
+        raise SystemExit(0)
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -153,12 +167,16 @@ def _one_line(box: str, program: str) -> str:
     near = [match.group() for lines in rest for line in lines if (match := re.match(r"--[\w.-]+", line))]
     if near and text[0].startswith("Unrecognized"):
         return f"{' '.join(text)}; did you mean {near[0]}?"
-    # An error about a setting already names the setting.
-    complaint = re.sub(r"^Error parsing [\w.]+: ", "", " ".join(text))
+    complaint = re.sub(r"^Error parsing ([\w.]+): (?:\1\.)?(\w+)(?=: )", _flag, " ".join(text))
     for pattern, expected in _NOT_A_NUMBER.items():
         if found := pattern.match(" ".join(line for lines in (text, *rest) for line in lines)):
             complaint = f"{found[1]}: expected {expected}, got {found[2]}"
     return f"{complaint} ({program} --help lists all flags)"
+
+
+def _flag(found: re.Match[str]) -> str:
+    """Return the flag of the setting that a message is about."""
+    return f"--{found[1]}.{found[2]}".replace("_", "-")
 
 
 def require_svg(path: Path | None) -> None:

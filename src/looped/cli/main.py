@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple
 
+from looped.cli import COMPLETE
 from looped.utils.errors import InputError, require, unknown
 from looped.utils.files import drop_parts
 from looped.utils.signals import handling
@@ -52,21 +53,23 @@ VERBS = {
     ),
     "paper": Verb("paper VERB", "run the paper's experiments and write the report", "paper:paper"),
     "bench": Verb("bench VERB", "measure how fast this machine trains and answers with each engine", "bench:bench"),
+    "completion": Verb("completion SHELL", "print a script for tab completion", "completion:completion"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     _print_anywhere()
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
             with _leaving_no_parts():
-                _run(list(sys.argv[1:] if arguments is None else arguments))
+                _run(words)
         finally:
             if sys.stdout is not None:  # None if the caller closed it
                 sys.stdout.flush()  # so that a full disk is an error here and not at the interpreter's exit
     except InputError as error:
-        print(f"looped: {error}", file=sys.stderr)
+        print(f"looped: {_named_as_typed(error, words)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("looped: interrupted", file=sys.stderr)
@@ -94,6 +97,8 @@ def _run(arguments: list[str]) -> None:
         require("\0" not in argument, f"expected arguments without a NUL character, got {argument!r}")
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help(), end="")
+    elif arguments == [COMPLETE]:
+        print("\n".join(VERBS))
     elif arguments[0] == "--version":
         from looped import __version__
 
@@ -104,6 +109,17 @@ def _run(arguments: list[str]) -> None:
         getattr(import_module(f"looped.cli.{module}"), function)(arguments[1:])
     else:
         raise unknown("verb", arguments[0], VERBS)
+
+
+def _named_as_typed(error: InputError, arguments: list[str]) -> str:
+    """Return an error's message. If it starts with a setting that the user gave as a flag, it names the flag."""
+    message, setting = str(error), error.field or ""
+    name = setting.rpartition(".")[2].replace("_", "-")
+    for flag in (argument.partition("=")[0] for argument in arguments):
+        is_same = flag.removeprefix("--").rpartition(".")[2] in (name, name.removeprefix("num-"))
+        if flag.startswith("--") and is_same and message.startswith(f"{setting}: "):
+            return flag + message.removeprefix(setting)
+    return message
 
 
 def _without_plugins(arguments: list[str]) -> list[str]:
@@ -162,7 +178,8 @@ def _forget_output() -> None:
 
 
 def _help() -> str:
-    verbs = "".join(f"  {verb.usage:<14} {verb.help}\n" for verb in VERBS.values())
+    width = max(len(verb.usage) for verb in VERBS.values())
+    verbs = "".join(f"  {verb.usage:<{width}}  {verb.help}\n" for verb in VERBS.values())
     return (
         "looped: train, evaluate and ask looped Transformers\n\n"
         "usage: looped VERB ... [--json]     (looped VERB --help shows more)\n\n"

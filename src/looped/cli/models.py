@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
+from looped.cli import COMPLETE
 from looped.cli.args import aligned, leading_name, parse, require_writable, show
 from looped.utils.errors import InputError
 from looped.utils.types import Device
@@ -34,7 +35,7 @@ class PackCommand:
     """Write a run's newest weights as one model file: rounded to bfloat16, tested, with a card. Every command that
     takes a run also takes the file."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """folder of a trained run"""
     name: tyro.conf.Positional[str | None] = None
     """instead of --out: name of a model to ship with the package, such as sudoku/modulated-r32"""
@@ -55,7 +56,7 @@ class PackCommand:
 def models(arguments: list[str]) -> None:
     """Run one of the verbs (default: list)."""
     verbs = {"list": ListCommand, "check": CheckCommand, "pack": PackCommand}
-    asked = {*verbs, "-h", "--help"} & {*arguments}
+    asked = {*verbs, "-h", "--help", COMPLETE} & {*arguments}
     if not arguments or (arguments[0].startswith("-") and not asked):
         arguments = ["list", *arguments]
     verb, rest = leading_name(arguments, "verb", verbs, "looped models [VERB] --help")
@@ -65,7 +66,8 @@ def models(arguments: list[str]) -> None:
 def _list(arguments: list[str]) -> None:
     command = parse(ListCommand, arguments, "looped models list")
 
-    from looped.models.pretrained import list_models, model_card
+    from looped.models.pretrained import model_card
+    from looped.utils.shipped import list_models
 
     found, damaged = [], []
     for name in list_models():
@@ -117,7 +119,7 @@ def _given(command: PackCommand) -> str:
 
 
 def _none() -> str:
-    from looped.models.pretrained import weights_folder
+    from looped.utils.shipped import weights_folder
 
     return f"no models in {weights_folder()}"
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from looped.cli import COMPLETE
 from looped.cli.args import JSON_HELP, command_class, expand_train_flags, leading_task, parse, peek, show
 from looped.utils import plugins
 from looped.utils.launch import reported_by_rank_0
@@ -97,7 +98,7 @@ def _starting_config(recipe_name: str, task: str, arguments: list[str]) -> "RunC
 
 def _fitting_recipe(arguments: list[str]) -> str:
     """Return the recipe that fits the machine."""
-    if any(flag in ("-h", "--help") for flag in arguments):
+    if any(flag in ("-h", "--help", COMPLETE) for flag in arguments):
         return "fast"  # the same help on every machine, and without waiting for torch
 
     from looped.training.trainer import fitting_recipe

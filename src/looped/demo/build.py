@@ -15,9 +15,10 @@ from typing import Any
 
 from looped.demo.theory import theory_data
 from looped.demo.wasm import assemble
-from looped.models.pretrained import ModelCard, list_models, model_card
+from looped.models.pretrained import ModelCard, model_card
 from looped.tasks.sudoku.task import Difficulty, Sudoku
 from looped.utils.files import make_folder, save_text
+from looped.utils.shipped import list_models
 
 WEB = files("looped.demo") / "web"
 LARGEST_PAGE = 6_500_000

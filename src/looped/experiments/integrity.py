@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from looped.experiments.records import RECORD_NAME, read_record
-from looped.models.pretrained import SUFFIX, read_card, read_weights
+from looped.models.pretrained import read_card, read_weights
 from looped.tasks import datasets
 from looped.training.checkpoint import load_checkpoint
 from looped.training.logger import read_log
 from looped.training.run_folder import RunFolder
 from looped.utils.errors import InputError, require
 from looped.utils.files import read_sealed
+from looped.utils.shipped import SUFFIX
 
 Kind = Literal["config", "data", "log", "checkpoint", "result", "record", "data set", "model"]
 

@@ -1,9 +1,10 @@
 """The README of an exported model, made from the run's record."""
 
 from looped.inference import Run
-from looped.models.pretrained import list_models, model_card
+from looped.models.pretrained import model_card
 from looped.tasks.language import Language
 from looped.training.run_folder import RunFolder
+from looped.utils.shipped import list_models
 from looped.utils.version import __version__
 
 

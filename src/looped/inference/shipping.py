@@ -17,17 +17,14 @@ from looped.inference.run import Run, load_run, on_device
 from looped.models import build_model
 from looped.models.model import load_weights
 from looped.models.pretrained import (
-    SUFFIX,
     ModelCard,
     ShippedScore,
-    list_models,
     model_card,
     model_file,
     read_card,
     read_weights,
     require_no_near_miss,
     resolve_name,
-    shipped_path,
 )
 from looped.serde import decode
 from looped.tasks import Batch, Task
@@ -36,6 +33,7 @@ from looped.training.run_folder import RunFolder
 from looped.training.schedules import trained_size
 from looped.utils.errors import InputError, require
 from looped.utils.files import read_sealed, save
+from looped.utils.shipped import SUFFIX, list_models, shipped_path
 from looped.utils.stats import INTERVAL_DEVIATIONS, fisher_exact
 from looped.utils.version import __version__
 

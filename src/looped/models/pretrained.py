@@ -9,7 +9,6 @@ another the weights.
 import difflib
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,9 @@ from looped.serde import check_fields, decode
 from looped.tasks import TASKS, Batch, Task, task_class
 from looped.utils.errors import InputError, require, require_one_of
 from looped.utils.files import content_hash, from_json
+from looped.utils.shipped import list_models, shipped_path, weights_folder
 
 ENTRY = "looped"
-SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True)
@@ -102,21 +101,6 @@ class _StoredCard:
     date: str
     example: dict[str, Any]
     sha256: str
-
-
-def weights_folder() -> Path:
-    """Return the folder of the shipped weights: LOOPED_WEIGHTS, or the package's own."""
-    return Path(os.environ.get("LOOPED_WEIGHTS") or Path(__file__).parent / "weights")
-
-
-def shipped_path(name: str) -> Path:
-    """Return the file of a shipped model."""
-    return weights_folder() / f"{name}{SUFFIX}"
-
-
-def list_models() -> list[str]:
-    """Return the names of the shipped models, as TASK/NAME."""
-    return sorted(f"{path.parent.name}/{path.stem}" for path in weights_folder().glob(f"*/*{SUFFIX}"))
 
 
 def model_card(name: str) -> ModelCard:
