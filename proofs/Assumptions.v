@@ -1,8 +1,7 @@
 (** * What the theorems rest on
 
-    Coq prints the axioms behind every theorem.  Those about networks rest on the three axioms of Coq's real numbers
-    (two about decidability, and functional extensionality); those about ids and tables rest on none.  The p-norms for
-    a real p also need the axiom of excluded middle, on which Coq's logarithm rests. *)
+    Coq prints the axioms behind every theorem.  Those about networks and norms rest on the three axioms of Coq's real
+    numbers (two about decidability, and functional extensionality); those about ids and tables rest on none. *)
 From Looped Require Import Ids Table Quantizer ContextMap Memorizer ModulatedMinimal Transfer Norms Moduli JumpBound
   Approximation.
 

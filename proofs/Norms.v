@@ -5,6 +5,7 @@
     triangle inequality (Minkowski, from the convexity of x^p), that a column is at most the matrix, and that a matrix
     with columns of at most c is at most N^(1/p) c.  [p_norms] and [max_norms] are the instances. *)
 From Coq Require Import Reals Lra Lia Arith.
+From Looped Require Import Logarithm.
 Local Open Scope R_scope.
 
 (** ** Finite sums *)
@@ -42,55 +43,13 @@ Proof.
   - specialize (I g j (fun i Hi => H i ltac:(lia)) ltac:(lia)). specialize (H n ltac:(lia)). lra.
 Qed.
 
-(** ** Powers of numbers >= 0 *)
-
-Definition power (a p : R) : R := if Rle_dec a 0 then 0 else Rpower a p.
-
-Lemma power_nonneg : forall a p, 0 <= power a p.
-Proof. intros a p. unfold power. destruct (Rle_dec a 0); [lra|]. left. apply exp_pos. Qed.
-
-Lemma power_le : forall a b p, 0 <= p -> a <= b -> power a p <= power b p.
-Proof.
-  intros a b p Hp H. unfold power. destruct (Rle_dec a 0), (Rle_dec b 0); try lra.
-  - left. apply exp_pos.
-  - apply Rle_Rpower_l; lra.
-Qed.
-
-Lemma power_mult : forall a b p, 0 <= a -> 0 <= b -> power (a * b) p = power a p * power b p.
-Proof.
-  intros a b p Ha Hb. unfold power. destruct (Rle_dec a 0); [|destruct (Rle_dec b 0)].
-  - replace a with 0 by lra. rewrite Rmult_0_l. destruct (Rle_dec 0 0); lra.
-  - replace b with 0 by lra. rewrite Rmult_0_r. destruct (Rle_dec 0 0); lra.
-  - assert (0 < a * b) by (apply Rmult_lt_0_compat; lra). destruct (Rle_dec (a * b) 0); [lra|].
-    symmetry. apply Rpower_mult_distr; lra.
-Qed.
-
-Lemma power_power : forall a p q, power (power a p) q = power a (p * q).
-Proof.
-  intros a p q. unfold power. destruct (Rle_dec a 0); [destruct (Rle_dec 0 0); lra|].
-  pose proof (exp_pos (p * ln a)) as H. fold (Rpower a p) in H. destruct (Rle_dec (Rpower a p) 0); [lra|].
-  apply Rpower_mult.
-Qed.
-
-Lemma power_1 : forall a, 0 <= a -> power a 1 = a.
-Proof. intros a H. unfold power. destruct (Rle_dec a 0); [lra|]. apply Rpower_1. lra. Qed.
-
-Lemma root : forall a p, 0 < p -> 0 <= a -> power (power a p) (/ p) = a.
-Proof. intros a p Hp Ha. rewrite power_power, Rinv_r by lra. now apply power_1. Qed.
-
-Lemma unroot : forall a p, 0 < p -> 0 <= a -> power (power a (/ p)) p = a.
-Proof. intros a p Hp Ha. rewrite power_power, Rinv_l by lra. now apply power_1. Qed.
-
-(** *** x^p is convex *)
-
-Lemma exp_tangent : forall x, 1 + x <= exp x.
-Proof. intros x. destruct (Req_dec x 0) as [->|H]; [rewrite exp_0; lra|]. left. now apply exp_ineq1. Qed.
+(** ** Powers are convex *)
 
 (** The graph lies above its tangent at 1. *)
 Lemma power_tangent : forall u p, 1 <= p -> 0 <= u -> 1 + p * (u - 1) <= power u p.
 Proof.
   intros u p Hp Hu. unfold power. destruct (Rle_dec u 0) as [L|L]; [replace u with 0 by lra; lra|].
-  unfold Rpower. set (m := ln u). assert (Eu : u = exp m) by (unfold m; rewrite exp_ln; lra). rewrite Eu.
+  set (m := log u). assert (Eu : u = exp m) by (unfold m; rewrite exp_log; lra). rewrite Eu.
   (* exp(p m) >= exp(m) (1 + p m - m), and 1 >= exp(m) (1 - m) *)
   assert (H1 : exp m * (1 + (p * m - m)) <= exp (p * m)).
   { replace (p * m) with (m + (p * m - m)) at 2 by lra. rewrite exp_plus.

@@ -30,7 +30,6 @@ AXIOMS_OF_THE_REALS = {
     "ClassicalDedekindReals.sig_not_dec",
     "FunctionalExtensionality.functional_extensionality_dep",
 }
-OF_THE_LOGARITHM = {"Classical_Prop.classic"}  # behind Coq's `ln`, and so behind x^p for a real p
 LABELS = [[2, 0], [-3, 1], [Fraction(5, 3), 0], [-1, Fraction(-1, 7)]]  # the second coordinate has zeros: it is shifted
 
 
@@ -86,8 +85,6 @@ def test_theorems_assume_the_axioms_of_the_reals_only(coqc):
         theorem: set(re.findall(r"^([A-Z]\w*\.[\w.]+)", report, re.M))
         for theorem, report in zip(theorems, reports, strict=True)
     }
-    real_powers = assumed.pop("p_norms")
-    assert real_powers <= AXIOMS_OF_THE_REALS | OF_THE_LOGARITHM
     assert all(axioms <= AXIOMS_OF_THE_REALS for axioms in assumed.values()), assumed
     assert assumed["multiset_id_injective"] == assumed["table_length"] == assumed["gap"] == set()
     assert assumed["block_represents"]  # the report is read at all
