@@ -39,6 +39,12 @@ def slope(cells: list[int], errors: list[float]) -> float:
     return float(np.polyfit(np.log(cells), np.log(errors), 1)[0])
 
 
+def two_digits(number: float) -> str:
+    """Return a number with two digits, powers of ten written out."""
+    digits, _, power = f"{number:.2g}".partition("e")
+    return f"${digits}\\cdot10^{{{int(power)}}}$" if power else digits
+
+
 def equal() -> None:
     """Measure how the L^2 error falls with n for N = 3, with and without served equal tokens."""
     cells, target = [6, 8, 12, 16, 24], theory.load("wave", 1, 3)
@@ -119,7 +125,7 @@ def float64() -> None:
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
-                error = f"{float((looped.from_theory(net)(middle) - exact).abs().max()):.2g}"
+                error = two_digits(float((looped.from_theory(net)(middle) - exact).abs().max()))
         except InputError:
             error = "refused"
         rows.append(f"\\variant{{{variant}}} & {net.size.loops} & {net.size.max_bits} & {error}")
@@ -145,16 +151,18 @@ def digits() -> None:
         short = Fraction(1, 4 * shape[2])
         minimal = theory.approximate(net.target, *shape, "modulated-minimal", epsilon=short)
         runs = [_run(minimal, dtype) for dtype in (torch.bfloat16, torch.float32)]
-        errors = [f"{np.abs(outputs.double().numpy() - labels).max():.2g}" for outputs, labels in runs]
+        errors = [two_digits(np.abs(outputs.double().numpy() - labels).max()) for outputs, labels in runs]
         size = (*shape, net.size.dims, net.size.loops, net.grid.num_sequences)
         rows.append(" & ".join([*(f"{number:,}".replace(",", "\\,") for number in (*size, *wrong)), *errors]))
     write(
         "digits",
         "r" * 11,
-        "$d$ & $N$ & $n$ & rows & loops & cells & bfloat16 & float16 & float32 & \\emph{bfloat16} & \\emph{float32}",
+        "& & & & & & \\multicolumn{3}{c}{wrong cells, \\variant{modulated-digits}} & "
+        "\\multicolumn{2}{c}{error, \\variant{modulated-minimal}} \\\\\n\\cmidrule(lr){7-9}\\cmidrule(l){10-11}\n"
+        "$d$ & $N$ & $n$ & rows & loops & cells & bfloat16 & float16 & float32 & bfloat16 & float32",
         rows,
         "\\variant{modulated-digits} as a model: the number of cells in whose centre it differs from $f(\\hat X)$ "
-        "rounded to the format. In italics, for comparison: the largest error of \\variant{modulated-minimal} with "
+        "rounded to the format. For comparison, the largest error of \\variant{modulated-minimal} with "
         "$\\varepsilon=\\delta/4$, whose sums of label differences are rounded in every loop. $f=\\mathrm{wave}$, "
         "corners stored.",
     )

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TEXT = "".join(path.read_text() for path in sorted((ROOT / "theory-paper" / "sections").glob("*.tex")))
+SECTIONS = sorted((ROOT / "theory-paper" / "sections").glob("*.tex"))
+TEXT = "".join(path.read_text() for path in SECTIONS)
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"\\fn\{([\w.]+)\}", TEXT))))
@@ -24,9 +25,11 @@ def test_paper_names_tests_that_exist():
 
 
 def test_paper_names_code_and_tests_for_every_theorem():
-    """Between a theorem of the results and the next one stands a line with its function and its tests."""
-    results = (ROOT / "theory-paper" / "sections" / "results.tex").read_text()
-    for statement in results.split("\\begin{theorem}")[1:]:
+    """Between a theorem or corollary and the next one stands a line with its function and its tests."""
+    begin = r"\\begin\{(?:theorem|corollary)\}"
+    statements = [statement for path in SECTIONS for statement in re.split(begin, path.read_text())[1:]]
+    assert len(statements) >= 10
+    for statement in statements:
         assert "\\code{" in statement, statement[:60]
 
 

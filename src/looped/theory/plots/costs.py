@@ -41,15 +41,15 @@ def error(
     counts = (2, 3) if tokens is None else (tokens,)
     for count in counts:
         require_drawable(2, count)
-    figure, axes = new_figure(5.6 * len(counts), 4.8, columns=len(counts))
+    figure, axes = new_figure(4.6 * len(counts), 4.4, columns=len(counts))
     for axis, count in zip(axes, counts, strict=True):
         for name in chosen:
             _draw_errors(axis, name, function, count, most_loops, bits, p)
         _draw_slopes(axis, count)
         axis.tick_params(which="minor", labelsize=7)
-        equal = ", crosses: wrong for equal tokens" if count > 2 else ""
-        title = f"Measured error of {function}, d = 1, N = {count}{equal}"
-        label_axis(axis, title, "loops r", f"$L^{{{p:g}}}$ error, centres stored")
+        equal = "; crosses: equal tokens not served" if count > 2 else ""
+        title = f"{function}, d = 1, N = {count}{equal}"
+        label_axis(axis, title, "loops r", f"measured $L^{{{p:g}}}$ error, centres stored")
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower left", ncols=5, fontsize=8, frameon=False)
     return figure

@@ -30,13 +30,14 @@ WIDE = 16  # trifling intervals are drawn as 1/16 of a cell
 def staircase(cells: int = 6) -> Figure:
     """Draw Step 1: the output of the quantizer after every loop, as corrected and as printed in the paper."""
     require_drawable(cells)
-    figure, axes = new_figure(10.4, 4, columns=2)
+    figure, axes = new_figure(9.6, 3.8, columns=2)
     panels = (("As corrected: one step more per loop", ()), ("As printed: wrong start, overlapping steps", FAULTS))
     for axis, (title, printed) in zip(axes, panels, strict=True):
         _draw_staircase(axis, cells, printed)
         label_axis(axis, f"{title} (n = {cells})", "x (slanted: trifling intervals, drawn wide)", "cell number so far")
     axes[0].legend(title="loops done", fontsize=8, title_fontsize=8, frameon=False, ncols=1 + cells // 12)
-    axes[0].annotate("the last trifling interval ends at 1", (1, 0), (0.55, 0.6), fontsize=8, color=GREY)
+    plain = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    axes[0].text(0.98, 0.6, "the last trifling interval ends at 1", ha="right", fontsize=8, color=GREY, bbox=plain)
     return figure
 
 
