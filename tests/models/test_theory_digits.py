@@ -18,6 +18,8 @@ FORMATS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24}  # significa
 SMALL = [(1, 2, 16), (1, 3, 4), (2, 2, 4)]
 LARGE = [(1, 4, 4), (1, 3, 8), (1, 2, 64), (2, 2, 8)]
 RANDOM_INPUTS = 10_000
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+DEVICES = ["cpu", pytest.param("cuda", marks=ON_GPU)]
 
 
 def nearest(value: float, digits: int) -> Fraction:
@@ -49,22 +51,24 @@ def cells_at(inputs, n):
     return [tuple(row) for row in ids.tolist()]
 
 
-def answers(net, dtype, inputs):
-    model = looped.from_theory(net, dtype)
+def answers(net, dtype, inputs, device):
+    model = looped.from_theory(net, dtype).to(device)
     with torch.no_grad():
-        outputs = torch.cat([model(part) for part in inputs.split(2500)])
+        outputs = torch.cat([model(part) for part in inputs.to(device).split(2500)])
     assert outputs.dtype == dtype
-    return outputs.float()
+    return outputs.float().cpu()
 
 
-def wrong_cells(shape, dtype, inputs):
+def wrong_cells(shape, dtype, inputs, device):
     net = theory.approximate(rough, *shape, "modulated-digits")
-    return int((answers(net, dtype, inputs) != expected(cells_at(inputs, shape[2]), shape, FORMATS[dtype])).sum())
+    labels = expected(cells_at(inputs, shape[2]), shape, FORMATS[dtype])
+    return int((answers(net, dtype, inputs, device) != labels).sum())
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 @pytest.mark.parametrize("shape", SMALL, ids=str)
-def test_from_theory_digits_on_every_cell_equals_the_rounded_label(shape, dtype):
+def test_from_theory_digits_on_every_cell_equals_the_rounded_label(shape, dtype, device):
     """Take the first and the last bfloat16 number of every cell, which is also a number of the longer formats."""
     dim, tokens, n = shape
     first = torch.arange(n, dtype=torch.float64) / n
@@ -73,7 +77,7 @@ def test_from_theory_digits_on_every_cell_equals_the_rounded_label(shape, dtype)
         each = [[numbers[c].item() for c in token] for token in product(range(n), repeat=dim)]
         inputs = torch.tensor(list(product(each, repeat=tokens)), dtype=dtype)
         assert len(set(cells_at(inputs, n))) == n ** (dim * tokens)
-        assert wrong_cells(shape, dtype, inputs) == 0
+        assert wrong_cells(shape, dtype, inputs, device) == 0
 
 
 def random_inputs(shape, dtype):
@@ -90,10 +94,11 @@ def random_inputs(shape, dtype):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 @pytest.mark.parametrize("shape", LARGE, ids=str)
-def test_from_theory_digits_at_random_inputs_equals_the_rounded_label(shape, dtype):
-    assert wrong_cells(shape, dtype, random_inputs(shape, dtype)) == 0
+def test_from_theory_digits_at_random_inputs_equals_the_rounded_label(shape, dtype, device):
+    assert wrong_cells(shape, dtype, random_inputs(shape, dtype), device) == 0
 
 
 def test_bfloat16_numbers_below_one_are_never_trifling():
