@@ -17,6 +17,7 @@ import tyro
 from looped.cli.args import leading_name, parse, show
 from looped.theory import CONSTRUCTIONS, MEMORIZERS, bits_needed, load, loops_for_error, memorize, moduli, verify
 from looped.theory.bounds import memorizer_bounds
+from looped.theory.lemmas.memorize import STREAMS
 from looped.theory.plots import PLOTS, plot
 from looped.theory.report import report
 from looped.theory.targets import ModulusName
@@ -138,9 +139,14 @@ def _approximate(arguments: list[str]) -> None:
 class PlotCommand:
     """Draw a picture of a construction. An option that a picture does not take is refused.
 
-    function: f beside the output of its network. staircase: Step 1, as corrected and as printed. attention: Step 2, the
-    keys and what every round fetches. ids: the contextual ids. labels: Step 3, what is stored. trace: all rows over the
-    loops. error: error against loops, with the proved slopes. loops: loops to store labels, with lower bounds.
+    - function: f beside the output of its network
+    - staircase: Step 1, as corrected and as printed
+    - attention: Step 2, the keys and what every round fetches
+    - ids: the contextual ids of two tokens
+    - labels: Step 3, what is stored
+    - trace: all rows over the loops
+    - error: error against loops, with the proved slopes
+    - loops: loops to store labels, with lower bounds
     """
 
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="{" + ",".join(PLOTS) + "}")]
@@ -211,6 +217,12 @@ def _moduli(arguments: list[str]) -> None:
     show({"delta": command.delta, **shown}, "\n".join(lines), as_json=command.json)
 
 
+PROMISES = {  # the largest error of a memorizer; the others are exact
+    "bits": "half the largest difference of neighbours",
+    **dict.fromkeys(STREAMS, "the range of the labels / 2^bits"),
+}
+
+
 @dataclass(frozen=True)
 class MemorizeCommand:
     """Store a list of numbers in a looped layer and read it back in exact arithmetic."""
@@ -235,7 +247,7 @@ def _memorize(arguments: list[str]) -> None:
         f"{command.variant}: {size.dims} rows, width {size.width}, {size.loops} loops, {size.parameters} numbers, the "
         f"longest with {size.max_bits} bits",
         *(f"  {k}: {label:.6g} stored, {float(value):.6g} returned" for k, (label, value) in enumerate(pairs)),
-        f"largest error {float(error):.4g}" + ("" if error else ": exact"),
+        f"largest error {float(error):.4g}" + (f" (at most {PROMISES[command.variant]})" if error else ": exact"),
     ]
     result = {"size": asdict(size), "values": [float(value) for _, value in pairs], "error": float(error)}
     show(result, "\n".join(lines), as_json=command.json)

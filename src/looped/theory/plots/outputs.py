@@ -86,7 +86,8 @@ def _maps(net: Approximation, others: list[float]) -> Figure:
         figure.colorbar(image, ax=axis, shrink=0.72).ax.tick_params(labelsize=8)
         _cell_borders(axis, n)
         label_axis(axis, title, "own token $x_1$", "other token $x_2$")
-    text = f"{net.construction.name}, n = {n}, {net.size.loops:,} loops: values of the first token{third}"
+    equal = "" if net.serves_duplicates else "; wrong where two tokens share a cell"
+    text = f"{net.construction.name}, n = {n}, {net.size.loops:,} loops: values of the first token{third}{equal}"
     figure.suptitle(f"{text} (trifling intervals drawn wide)", fontsize=9, x=0.01, ha="left")
     return figure
 
