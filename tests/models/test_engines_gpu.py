@@ -85,7 +85,7 @@ def assert_captured(trainer: Trainer) -> None:
         (loops_at(step, config), tuple(batch_at(step, config).inputs.shape)) for step in range(config.train.num_steps)
     ]
     often = {kind for kind in kinds if kinds.count(kind) > PLAIN_CALLS}
-    assert {(loops, tuple(given[0][0])) for given, (loops,), *_ in steps.captured} == often
+    assert {(loops, tuple(given[0][0])) for given, (loops, _), *_ in steps.captured} == often
 
 
 def assert_alike(weights, seen, true_weights, true_seen) -> None:
