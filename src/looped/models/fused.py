@@ -12,7 +12,7 @@ from looped.kernels import LayerWeights, Modulation, Rotation
 from looped.kernels.cuda_graphs import Replayed
 from looped.models.stack import LoopStack
 
-OLDEST_CARD = (8, 0)
+OLDEST_CARD, OLDEST_FOR_FLOAT8 = (8, 0), (9, 0)
 MOST_GRAPHS, MOST_BYTES = 8, 2**30
 """of graphs that one model's answers are replayed from, and of the states that one of them holds"""
 
@@ -43,7 +43,9 @@ def why_not_float8(stack: LoopStack) -> str | None:
     """Return why a stack's matmuls cannot have 8-bit factors on its device, or None if they can."""
     if stack.device.type != "cuda":
         return None if os.environ.get("TRITON_INTERPRET") == "1" else "it needs a GPU"
-    return "its matmuls failed on the only GPU that they were tried on, an H200"
+    if torch.cuda.get_device_capability(stack.device) < OLDEST_FOR_FLOAT8:
+        return f"it needs compute capability {OLDEST_FOR_FLOAT8[0]}.{OLDEST_FOR_FLOAT8[1]}, and the card is older"
+    return None
 
 
 class FusedLoops:
