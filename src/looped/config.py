@@ -88,7 +88,7 @@ class ModelConfig:
     """RMS norm before attention, feed-forward layer and head; or of queries, keys and before the head only"""
     precision: Precision = "float32"
     """precision of the matmuls; with bfloat16, weights stay in float32 and the state in float32 or 24 bits of it.
-    float8 uses 8-bit factors in the largest matmuls of the fused engine on a Hopper GPU"""
+    float8 is experimental: 8-bit factors in the largest matmuls, on a Hopper GPU"""
 
     layer: str = "transformer"
     """layer in the loop: a Transformer layer, or your own nn.Module from state to state (FILE.py:CLASS)"""
