@@ -16,10 +16,13 @@ import torch
 
 import looped
 from looped.inference.cache import Decoder
+from looped.inference.early_exit import ExitRule
 from looped.models import LoopModel
 from looped.models.engines import choose_device, describe_device, set_engine
 from looped.utils.files import save_json
 
+EXIT, MOST_LOOPS, FIXED_LOOPS = ExitRule("stable", 3), 12, 6
+"""a rule, and the fewest loops that are not worse: perplexity 25.9 and 25.1 (docs/generate.md)"""
 MODELS = ("language/looped-r24", "language/modulated-r24")
 
 
@@ -49,6 +52,18 @@ def with_cache(model: LoopModel, batch: int, num_tokens: int, loops: int, *, gra
     return write
 
 
+def with_exit(model: LoopModel, num_tokens: int, rule: ExitRule, most: int) -> Callable[[], None]:
+    decoder = Decoder(model, num_tokens, torch.zeros(1, dtype=torch.long), most)
+
+    def write() -> None:
+        decoder.length = 0
+        column = torch.zeros(1, 1, dtype=torch.long, device=decoder.padding.device)
+        for _ in range(num_tokens):
+            column = decoder.read_until(column, rule)[0].argmax(dim=-1)
+
+    return write
+
+
 def without_cache(model: LoopModel, batch: int, num_tokens: int, loops: int) -> Callable[[], None]:
     @torch.no_grad()
     def write() -> None:
@@ -72,6 +87,8 @@ def measure(device: torch.device, num_tokens: int, loops: int, precision: Any) -
                 ways["cache and CUDA graph"] = with_cache(run.model, batch, num_tokens, loops, graph=True)
             if batch == 1:
                 ways["no cache"] = without_cache(run.model, batch, num_tokens, loops)
+                ways[f"cache, {EXIT}"] = with_exit(run.model, num_tokens, EXIT, MOST_LOOPS)
+                ways[f"cache, {FIXED_LOOPS} loops"] = with_cache(run.model, 1, num_tokens, FIXED_LOOPS, graph=False)
             speeds = {way: batch * tokens_per_second(write, num_tokens, device) for way, write in ways.items()}
             rows.append({"model": name, "batch": batch, "tokens_per_second": speeds})
             print(name, f"batch {batch}", {way: round(speed, 1) for way, speed in speeds.items()}, file=sys.stderr)
