@@ -6,10 +6,11 @@ import torch
 
 import looped
 from looped.config import ModelConfig, RunConfig
-from looped.export.onnx import TOLERANCE, export_file, export_program, open_session
+from looped.export.onnx import TOLERANCE, compare_at, export_file, export_program, open_session
 from looped.inference import Run
 from looped.models import build_model
 from looped.tasks import DecisionTree, Language, Sudoku, Task
+from looped.training.schedules import trained_size
 from looped.utils.shipped import list_models
 from tests.cli.command import answer, complaint
 
@@ -65,7 +66,31 @@ def test_file_gives_the_models_scores_in_onnxruntime(task, knobs, tmp_path):
 def test_file_of_a_shipped_model_gives_its_scores(name, tmp_path):
     pytest.importorskip("onnxruntime", reason="needs the extra export")
     pytest.importorskip("onnxscript", reason="needs the extra export")
-    assert export_file(looped.load(name), tmp_path / "model.onnx").relative <= TOLERANCE
+    run, path = looped.load(name), tmp_path / "model.onnx"
+    export_file(run, path)
+    is_text = isinstance(run.task, Language)  # its text is not in the package, but one example is
+    batch = run.stored_example if is_text else run.task.sample(0, "test", range(12), trained_size(run.config))
+    inputs = torch.from_numpy(batch.inputs)
+    trained = run.config.model.num_loops
+    found = compare_at(run, path, inputs, (1, trained, 2 * trained))
+    assert found.other_answers == 0
+    assert found.difference <= found.allowed
+
+
+def test_comparison_finds_a_file_of_another_model(tmp_path):
+    pytest.importorskip("onnxruntime", reason="needs the extra export")
+    pytest.importorskip("onnxscript", reason="needs the extra export")
+    run, other = random_run(**MODELS["looped"]), random_run(**MODELS["looped"])
+    with torch.no_grad():
+        other.model.embedding.mul_(1.5)
+    export_file(run, tmp_path / "model.onnx")
+    inputs = torch.from_numpy(PUZZLES.sample(0, "test", range(8)).inputs)
+    same, different = (compare_at(each, tmp_path / "model.onnx", inputs, (1, 4)) for each in (run, other))
+    assert same.difference <= TOLERANCE
+    assert same.rounding < 1e-4
+    assert same.other_answers == 0
+    assert different.difference > different.allowed
+    assert different.other_answers > 0
 
 
 def test_export_command_with_a_mistake_says_so_in_one_line(tmp_path, capsys):

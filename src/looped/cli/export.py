@@ -41,5 +41,5 @@ def export(arguments: list[str]) -> None:
         out = command.out or Path(f"{name}.onnx")
         require(out.suffix == ".onnx", f"out: expected a file that ends in .onnx, got {str(out)!r}")
         found = export_file(run, out)
-        text = f"{out}: in onnxruntime, scores differ from PyTorch's by at most {found.absolute:.1e}"
+        text = f"{out}: in onnxruntime, scores differ from PyTorch's by at most {found.difference:.1e}"
     show({"path": str(out), "run": run.name, "to": command.to}, text, as_json=command.json)
