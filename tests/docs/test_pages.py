@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
@@ -17,21 +18,25 @@ from tests.paths import ROOT
 
 README, LIBRARY = ROOT / "README.md", ROOT / "docs" / "library.md"
 COMMANDS = sorted({tuple(command) for page in PAGES for command in commands(page)})
-SLOW = {
-    "train",
-    "eval",
-    "bench",
-    "inspect",
-    "compare",
-    "plot",
-    "report",
-    "sweep",
-}  # verbs that train, measure, or need a run
+# Verbs that train, measure, need a run, open a browser or need an extra.
+SLOW = {"train", "eval", "bench", "inspect", "compare", "plot", "report", "sweep", "demo", "export"}
+LONG = {("paper", verb) for verb in ("run", "status", "collect", "report")} | {("theory", "verify")}
 
 
 def is_quick(command: tuple[str, ...]) -> bool:
-    """Return whether a command ends in seconds: it neither trains nor generates a pool of Sudokus (`--index`)."""
-    return command[0] not in SLOW and "--index" not in command and not any(word.startswith("runs/") for word in command)
+    """Return whether a command ends in seconds and needs neither a run nor a pool of Sudokus (`--index`)."""
+    needs_run = any(word.startswith("runs/") or word == "model.safetensors" for word in command)
+    return command[0] not in SLOW and command[:2] not in LONG and "--index" not in command and not needs_run
+
+
+def quick_commands() -> dict[Path, list[tuple[str, ...]]]:
+    """Return each page's quick commands, without those of earlier pages."""
+    found: dict[Path, list[tuple[str, ...]]] = {}
+    seen: set[tuple[str, ...]] = set()
+    for page in PAGES:
+        found[page] = [each for each in map(tuple, commands(page)) if is_quick(each) and each not in seen]
+        seen |= {*found[page]}
+    return {page: own for page, own in found.items() if own}
 
 
 class Parsed(BaseException):
@@ -65,17 +70,20 @@ def test_commands_are_accepted_by_the_parser(command, tmp_path, monkeypatch, cap
         assert main(list(command)) == 0, capsys.readouterr().err
 
 
-QUICK = [command for page in (README, ROOT / "docs" / "quickstart.md") for command in map(tuple, commands(page))]
+QUICK = quick_commands()
 
 
-@pytest.mark.parametrize("command", sorted({*filter(is_quick, QUICK)}), ids=" ".join)
-def test_quick_commands_of_the_first_pages_run(command, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("page", QUICK, ids=page_id)
+def test_quick_commands_run_in_order(page, tmp_path, monkeypatch, capsys):
+    write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
-    code = main(list(command))
-    assert code == 0, capsys.readouterr().err
-    if command[0] == "solve" and "--json" not in command and "--loops" not in command and "--svg" not in command:
-        assert "\nright" in capsys.readouterr().out  # what people see first is right
+    for command in QUICK[page]:
+        code = main(list(command))
+        shown = capsys.readouterr()
+        assert code == 0, (command, shown.err)
+        if command[0] == "solve" and not {"--json", "--loops", "--svg"} & {*command}:
+            assert "\nright" in shown.out, command  # what people see first is right
 
 
 @pytest.mark.parametrize("page", [*PAGES, LOG], ids=page_id)
