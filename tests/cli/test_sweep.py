@@ -61,7 +61,7 @@ def test_sweep_with_wrong_input_prints_one_line_and_trains_nothing(capsys, tmp_p
         "model.num-loops=2,2": "with different values",
         "model.num-loops=2,x": "expected a whole number, got 'x'",
         "model.num-lops=2": "did you mean --model.num-loops",
-        "model.num-loops=2,0": "num_loops: expected",
+        "model.num-loops=2,0": "--model.num-loops: expected",
         "seed=1,2": "--seeds their number of seeds",
         "train.runtime.num-threads=1,2": "got two equal runs",
     }.items():
