@@ -122,7 +122,7 @@ def _in_run(here: Path, run: Path, name: str, draws: random.Random) -> list[str]
 
 
 def _record(here: Path, record: Path, draws: random.Random) -> list[str]:
-    (here / "record.json").write_bytes(mutated(record.read_bytes(), draws, json_like=True))
+    (here / "record.json").write_bytes(sealed(mutated(record.read_bytes(), draws, json_like=True)))
     verb = "report" if draws.random() < 0.05 else "status"
     command = ["paper", verb, "table1", "--scale", "smoke", "--root", "HERE/none", "--results", "HERE"]
     return command if verb == "status" else [*command, "--out", "HERE/page"]
