@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 
 from looped.config import ModelConfig
 from looped.kernels import rms_normalise
+from looped.kernels.embedding import embed_tokens
 from looped.models.conditioning import sinusoid
 from looped.models.flops import forward_flops
 from looped.models.init import EMBEDDING_STD, embedding_weight, linear_weight
@@ -79,7 +80,7 @@ class LoopModel(ShapedModule):
             f"inputs: expected at most {self.spec.seq_len} tokens with {positions} positions, got {seq_len}",
         )
         if self.spec.kind == "tokens":
-            state = F.embedding(inputs, self.embedding)
+            state = embed_tokens(inputs, self.embedding)
         else:
             state = F.linear(inputs.to(self.embedding.dtype), self.embedding, self.b_embedding)
         places = torch.arange(seq_len, device=state.device) if places is None else places
