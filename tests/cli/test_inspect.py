@@ -118,7 +118,7 @@ def test_inspect_writes_attention_maps_as_numbers_and_as_pictures(run, capsys, t
 
 def test_inspect_with_wrong_input_prints_one_line(run, capsys, tmp_path):
     assert "size: expected" in complaint(capsys, "inspect", run, "--size", "0")
-    assert "num_loops: expected" in complaint(capsys, "inspect", run, "--loops", "0")
+    assert "--loops: expected" in complaint(capsys, "inspect", run, "--loops", "0")
     assert "no run at" in complaint(capsys, "inspect", "edit-distanse")
     (tmp_path / "file").write_text("mine")
     assert "cannot write" in complaint(capsys, "inspect", run, "--size", "2", "--svg", str(tmp_path / "file" / "a.svg"))
