@@ -22,6 +22,7 @@ from looped.config import (
 from looped.recipes import RECIPES, recipe, recipes_for
 from looped.tasks import TASKS, EditDistance, make_task
 from looped.utils.errors import InputError
+from tests.refusal import refused
 
 TASK = EditDistance(length=8)
 
@@ -63,7 +64,7 @@ def test_every_entry_of_a_recipe_is_for_something_that_exists(name):
 
 def test_recipe_dense_is_for_string_tasks_only():
     assert [task for task in TASKS if "dense" in recipes_for(task)] == ["edit-distance", "lcs"]
-    with pytest.raises(InputError, match="unknown recipe 'dense'"):
+    with refused("recipe", "dense"):
         recipe("dense", "sudoku")
 
 
@@ -151,13 +152,13 @@ def test_equal_configs_have_equal_keys(knobs):
 
 
 def test_a_whole_number_that_no_float_holds_is_refused():
-    with pytest.raises(InputError, match="learning_rate: expected"):
+    with refused("learning_rate"):
         TrainConfig().override(learning_rate=10**400)
 
 
 @pytest.mark.parametrize("name", ["paper", "fast", "laptop"])
 def test_recipes_know_tasks_by_name_alone(name, monkeypatch):
-    with pytest.raises(InputError, match="unknown task 'edit-distanc'; did you mean 'edit-distance'"):
+    with refused("task", "edit-distance"):
         recipe(name, "edit-distanc")
     # A task that is added needs no recipe of its own to be trained.
     monkeypatch.setitem(TASKS, "new", EditDistance)
@@ -222,7 +223,7 @@ def test_config_with_impossible_value_names_its_field(make, field):
 
 
 def test_unknown_choice_suggests_the_closest_one():
-    with pytest.raises(InputError, match="did you mean 'modulated'"):
+    with refused("block", "modulated"):
         ModelConfig(block="modular")  # pyright: ignore[reportArgumentType]
 
 
@@ -253,7 +254,7 @@ def test_run_config_from_foreign_json_names_the_field(change, field):
 
 
 def test_run_config_with_unknown_task_suggests_the_closest_one():
-    with pytest.raises(InputError, match="did you mean 'edit-distance'"):
+    with refused("task", "edit-distance"):
         RunConfig.from_json({"task": {"name": "edit-distances"}})
 
 
@@ -278,7 +279,7 @@ def test_setting_names_are_unique_across_groups():
 
 def test_make_task_applies_settings_and_reports_unknown_ones():
     assert make_task("edit-distance", length=7) == EditDistance(length=7)
-    with pytest.raises(InputError, match="lenght"):
+    with refused("task.lenght", "length"):
         make_task("edit-distance", lenght=7)
 
 
@@ -287,16 +288,16 @@ def test_run_config_with_half_a_character_is_refused(field):
     group, name = field.split(".")
     data = {"task": {"name": "edit-distance"}}
     data.setdefault(group, {})[name] = "\ud800"
-    with pytest.raises(InputError, match=field):
+    with refused(field):
         RunConfig.from_json(data)
 
 
 @pytest.mark.parametrize("field", ["num_layers", "num_loops", "dim"])
 def test_run_config_with_a_number_beyond_any_machine_is_refused(field):
-    with pytest.raises(InputError, match=field):
+    with refused(f"model.{field}"):
         RunConfig.from_json({"task": {"name": "edit-distance"}, "model": {field: 10**400}})
 
 
 def test_model_config_with_more_layers_than_fit_in_memory_is_refused():
-    with pytest.raises(InputError, match="num_layers: expected at most"):
+    with refused("num_layers", 2**31):
         ModelConfig(num_layers=2**31)

@@ -7,7 +7,6 @@ its help text on the command line.
 
 import hashlib
 import json
-import math
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -27,11 +26,6 @@ MAX_LAYERS = 4096  # a layer is many objects, so that a damaged number would fil
 MAX_THREADS = 1024  # OpenMP crashes the process if it cannot start that many
 # These conditionings learn one row per loop, so they have no row for loops beyond the trained ones.
 FREE_TABLES = ("table", "eta")
-
-
-def _require_finite(config: Any) -> None:
-    for name, value in vars(config).items():
-        require_field(not isinstance(value, float) or math.isfinite(value), name, "a finite number", value)
 
 
 def _require_positive(config: Any, *names: str) -> None:
@@ -209,7 +203,6 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _require_finite(self)
         _require_positive(self, "learning_rate", "muon_learning_rate", "clip_norm")
         _require_not_negative(self, "weight_decay", "muon_weight_decay")
         for name in ("beta1", "beta2", "muon_momentum", "ema_decay"):
@@ -307,7 +300,6 @@ class RuntimeConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _require_finite(self)
         _require_positive(self, "eval_every", "eval_size", "checkpoint_every", "log_every", "max_minutes")
         _require_positive(self, "num_threads", "num_workers", "max_file_bytes")
         _require_not_negative(self, "remat")
@@ -403,7 +395,7 @@ class TrainConfig:
                 own[name] = value
             else:
                 known = (*_TRAIN_FIELDS, *GROUP_OF)
-                raise InputError(f"{name}: unknown training setting{closest(name, known)}", field=name)
+                raise InputError(f"{name}: unknown training setting{closest(name, known)}")
         changed = {group: replace(getattr(self, group), **part) for group, part in groups.items()}
         return replace(self, **own, **changed)
 

@@ -31,18 +31,20 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
-def check_fields(instance: Any) -> None:
+def check_fields(instance: Any, where: str = "") -> None:
     """Raise InputError unless every field of a dataclass has its annotated type; store integers as floats where needed.
 
-    Call this from `__post_init__`, so that a wrong value in Python fails as it does on the command line.
+    Call this from `__post_init__`, so that a wrong value in Python fails as it does on the command line. `where` stands
+    before the names of the fields, as in `task.length`.
     """
     for name, annotation in _field_types(type(instance)).items():
         value = getattr(instance, name)
+        path = f"{where}.{name}".lstrip(".")
         if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
             if not isinstance(value, annotation):
-                raise InputError(f"{name}: expected a {annotation.__name__}, got {value!r}", field=name)
+                raise InputError(f"{path}: expected a {annotation.__name__}, got {value!r}")
         else:
-            object.__setattr__(instance, name, _convert(annotation, value, name))
+            object.__setattr__(instance, name, _convert(annotation, value, path))
 
 
 def encode(instance: Any) -> dict[str, Any]:
@@ -68,20 +70,20 @@ def decode(cls: type[T], data: Any, where: str = "", **given: Any) -> T:
     A nested dataclass with a `from_json(data, where)` is decoded by that.
     """
     if not isinstance(data, Mapping):
-        raise InputError(f"{where or cls.__name__}: expected an object, got {_short(data)}", field=where)
+        raise InputError(f"{where or cls.__name__}: expected an object, got {_short(data)}")
     types = _field_types(cls)
     values = dict(given)
     for name, value in data.items():
         path = f"{where}.{name}".lstrip(".")
         if name not in types:
             known = [f"{where}.{each}".lstrip(".") for each in types]
-            raise InputError(f"{path}: unknown field{closest(path, known)}", field=path)
+            raise InputError(f"{path}: unknown field{closest(path, known)}")
         values[name] = decode_value(types[name], value, path)
     for each in dataclasses.fields(cls):  # type: ignore[arg-type]
         has_default = each.default is not dataclasses.MISSING or each.default_factory is not dataclasses.MISSING
         if each.name not in values and not has_default:
             path = f"{where}.{each.name}".lstrip(".")
-            raise InputError(f"{path}: expected {_describe(types[each.name])}, got nothing", field=path)
+            raise InputError(f"{path}: expected {_describe(types[each.name])}, got nothing")
     return cls(**values)
 
 
@@ -129,11 +131,11 @@ def _convert(annotation: Any, value: Any, path: str) -> Any:
             converted.encode()  # JSON may hold half a character, such as U+D800, that cannot be written
     except (msgspec.ValidationError, OverflowError, TypeError, UnicodeError):
         got = f"{_short(value)}{_hint(annotation, value)}"
-        raise InputError(f"{path}: expected {_describe(annotation)}, got {got}", field=path) from None
+        raise InputError(f"{path}: expected {_describe(annotation)}, got {got}") from None
     if isinstance(converted, int) and abs(converted) >= 2**63:
-        raise InputError(f"{path}: expected an integer of 64 bits, got {_short(value)}", field=path)
+        raise InputError(f"{path}: expected an integer of 64 bits, got {_short(value)}")
     if isinstance(converted, float) and not math.isfinite(converted):
-        raise InputError(f"{path}: expected {_describe(annotation)}, got {converted}", field=path)
+        raise InputError(f"{path}: expected {_describe(annotation)}, got {converted}")
     return converted
 
 

@@ -116,7 +116,7 @@ def test_bench_with_out_writes_the_file_and_prints_the_table(capsys, tmp_path):
         ([], "expected a verb first"),
         (["trian"], "did you mean 'train'"),
         (["train", "--preset", "latpop"], "did you mean 'laptop'"),
-        (["infer", *LAPTOP, "--batches", "0"], "batches must be positive, got 0"),
+        (["infer", *LAPTOP, "--batches", "0"], "batches: expected positive numbers, got 0"),
         (["train", *LAPTOP, "--engines", "jax"], "jax"),
         (["scaling", "--batches", "3"], "--batches"),
         (["scaling", "--varied", "width"], "width"),

@@ -177,7 +177,7 @@ def test_models_check_measures_again_and_fails_for_a_wrong_score(shipped, capsys
     [
         (["models", "lst"], "did you mean 'list'"),
         (["models", "--jsn"], "--jsn"),
-        (["models", "check", "--seconds", "0"], "seconds must be positive, got 0"),
+        (["models", "check", "--seconds", "0"], "seconds: expected a positive number, got 0"),
         (["models", "pack", "{strings}"], "--out FILE"),
         (["models", "pack", "{strings}", "sudoku/x", *ORIGIN], "expected a name like edit-distance/modulated-r32"),
         (["models", "pack", "{strings}", "edit-distance/x"], "expected a commit and a date, or"),

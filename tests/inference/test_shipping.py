@@ -21,9 +21,9 @@ from looped.models.pretrained import ShippedScore
 from looped.tasks import DecisionTree, EditDistance, Language
 from looped.tasks.language.stories import story_file
 from looped.training import evaluate, train
-from looped.utils.errors import InputError
 from looped.utils.files import content_hash
 from looped.utils.version import __version__
+from tests.refusal import refused
 
 TASK = EditDistance(length=4, alphabet=3, max_letters=3)
 MODEL = ModelConfig(block="modulated", dim=16, num_heads=2, num_loops=3)
@@ -124,10 +124,10 @@ def test_pack_without_a_record_names_what_trained_the_run(run, tmp_path, monkeyp
 
 
 def test_pack_to_a_wrong_place_is_refused(run, tmp_path):
-    with pytest.raises(InputError, match=r"ends in \.safetensors"):
+    with refused("out", ".safetensors"):
         shipping.pack(run, tmp_path / "model.bin", size=10)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(InputError, match="no model file at"):
+    with refused(None, tmp_path / "model.safetensors"):
         shipping.load(tmp_path / "model.safetensors")
 
 
@@ -183,31 +183,35 @@ def test_commit_date_and_size_come_from_the_record(run, weights, tmp_path):
     assert (made.commit, made.date, made.test.size) == ("fff", "2026-02-01", 30)
     known["rows"][0]["accuracy"] = 1.0
     (folder / "record.json").write_text(json.dumps({"commit": "fff", "date": "2026-02-01", "test": known}))
-    with pytest.raises(InputError, match="rounding changes"):
+    with refused(None, folder, "0.0333"):
         shipping.ship(folder, NAME)
     assert pretrained.model_card(NAME).test == made.test
     for nonsense in ("[]", '{"test": 3}', '{"test": {"rows": []}}', "{"):
         (folder / "record.json").write_text(nonsense)
-        with pytest.raises(InputError, match=r"record\.json"):
+        with refused(folder / "record.json"):
             shipping.ship(folder, NAME, **ORIGIN)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("field", "value"),
     [
-        ({"name": "edit-distance"}, "a name like edit-distance/modulated-r32"),
-        ({"name": "sudoku/modulated-r3"}, "a name like edit-distance/modulated-r32"),
-        ({"name": "edit-distance/../x"}, "a name like edit-distance/modulated-r32"),
-        ({"commit": None}, "expected a commit and a date"),
-        ({"date": ""}, "expected a commit and a date"),
-        ({"size": 0}, "size: expected"),
-        ({"run_folder": "/nowhere"}, "no run at /nowhere"),
+        ("name", "edit-distance"),
+        ("name", "sudoku/modulated-r3"),
+        ("name", "edit-distance/../x"),
+        ("commit", None),
+        ("date", ""),
+        ("size", 0),
     ],
 )
-def test_what_cannot_be_packed(change, message, run, weights):
-    given = {"run_folder": run, "name": NAME, "size": 10, **ORIGIN, **change}
-    with pytest.raises(InputError, match=message):
-        shipping.ship(**given)
+def test_ship_with_an_invalid_value_is_refused(field, value, run, weights):
+    with refused(field, value or ""):
+        shipping.ship(**{"run_folder": run, "name": NAME, "size": 10, **ORIGIN, field: value})
+    assert not weights.exists()
+
+
+def test_ship_of_a_missing_run_is_refused(weights):
+    with refused(None, "/nowhere"):
+        shipping.ship("/nowhere", NAME, size=10, **ORIGIN)
     assert not weights.exists()
 
 
@@ -241,36 +245,36 @@ def test_check_without_the_text_leaves_a_language_model_out(story_model, tmp_pat
 def test_too_many_bytes_are_refused(run, packed, monkeypatch):
     monkeypatch.setattr(shipping, "MAX_TOTAL_BYTES", packed.num_bytes + 100)
     shipping.ship(run, NAME, size=40, **ORIGIN)  # it takes its own place
-    with pytest.raises(InputError, match="at most"):
+    with refused(None, f"{packed.num_bytes + 100:,}"):
         shipping.ship(run, "edit-distance/another", size=40, **ORIGIN)
     assert pretrained.list_models() == [NAME]
 
 
 def test_a_test_leaves_examples_for_a_check(run, weights, monkeypatch):
     monkeypatch.setattr(EditDistance, "num_distinct", lambda self, *_: 25)
-    with pytest.raises(InputError, match="fewer than all 25 examples"):
+    with refused(None, 25):
         shipping.ship(run, NAME, size=25, **ORIGIN)
     shipping.ship(run, NAME, size=20, **ORIGIN)
     (row,) = shipping.evaluate_shipped(1000)
     assert row["measured"]["size"] == 5
     monkeypatch.setattr(EditDistance, "num_distinct", lambda self, *_: 20)
-    with pytest.raises(InputError, match="had all 20 examples"):
+    with refused(None, NAME, 20):
         shipping.evaluate_shipped(1000)
 
 
 def test_unknown_names(run, weights):
-    with pytest.raises(InputError, match="is empty"):
+    with refused(None, NAME):
         shipping.load(NAME)
-    with pytest.raises(InputError, match="no edit-distance model"):
+    with refused(None, "edit-distance"):
         shipping.load("edit-distance")
     shipping.ship(run, NAME, size=5, **ORIGIN)
-    with pytest.raises(InputError, match=f"did you mean '{NAME}'"):
+    with refused("model", NAME):
         shipping.load("edit-distance/modulated-r4")
-    with pytest.raises(InputError, match="no sudoku model"):
+    with refused(None, "sudoku"):
         shipping.load("sudoku")
-    with pytest.raises(InputError, match="no run at nonsense"):
+    with refused(None, "nonsense"):
         shipping.load("nonsense")
-    with pytest.raises(InputError, match="did you mean 'sudoku'"):
+    with refused(None, "sudokus", "'sudoku'"):
         shipping.load("sudokus")
 
 
@@ -279,54 +283,53 @@ def test_a_changed_byte_is_noticed(place, packed):
     data = bytearray(packed.path.read_bytes())
     data[int(place * len(data))] ^= 1
     packed.path.write_bytes(data)
-    with pytest.raises(InputError, match="damaged"):
+    with refused(packed.path):
         shipping.load(NAME)
 
 
 @pytest.mark.parametrize("data", [b"", b"not a model", None])
 def test_half_a_file_is_noticed(data, packed):
     packed.path.write_bytes(packed.path.read_bytes()[:-7] if data is None else data)
-    with pytest.raises(InputError, match="not a model file or is damaged"):
+    with refused(packed.path):
         pretrained.model_card(NAME)
 
 
 def test_other_files_are_no_models(packed):
     save_file({"weight": torch.zeros(3)}, packed.path)
-    with pytest.raises(InputError, match="KeyError"):
+    with refused(packed.path):
         shipping.load(NAME)
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "named"),
     [
-        ({"config": {"task": {"name": "chess"}}}, "unknown task 'chess'"),
-        ({"config": None}, "expected an object"),
-        ({"step": "many"}, "step: expected an integer"),
-        ({"commit": 7}, "commit: expected a string"),
-        ({"test": {"metric": "accuracy"}}, "expected"),
-        ({"example": []}, "expected"),
-        ({"sha256": "0" * 64}, "damaged: expected SHA-256 000000000000"),
+        ({"config": {"task": {"name": "chess"}}}, "'chess'"),
+        ({"config": None}, "config"),
+        ({"step": "many"}, "step"),
+        ({"commit": 7}, "commit"),
+        ({"test": {"metric": "accuracy"}}, "test.value"),
+        ({"example": []}, "example"),
+        ({"sha256": "0" * 64}, "0" * 12),
     ],
 )
-def test_a_header_that_says_nonsense(changed, message, packed):
+def test_load_with_an_invalid_header_names_the_fault(changed, named, packed):
     rewrite(packed, **changed)
-    with pytest.raises(InputError, match=message) as complaint:
+    with refused(packed.path, named):
         shipping.load(NAME)
-    assert "\n" not in str(complaint.value)
 
 
 def test_a_model_in_another_tasks_folder(packed):
     wrong = packed.path.parents[1] / "lcs"
     wrong.mkdir()
     packed.path.rename(wrong / packed.path.name)
-    with pytest.raises(InputError, match="is a model of edit-distance"):
+    with refused(None, "lcs/modulated-r3", "edit-distance"):
         shipping.load("lcs/modulated-r3")
 
 
 def test_weights_of_another_shape(packed):
     config = replace(RunConfig(TASK, MODEL, TRAIN), model=replace(MODEL, dim=32))
     rewrite(packed, config=config.to_json())
-    with pytest.raises(InputError, match="expected"):
+    with refused(None, packed.path, (6, 32), (6, 16)):
         shipping.load(NAME)
 
 
@@ -396,11 +399,11 @@ def test_a_check_may_take_as_long_as_it_likes(packed, monkeypatch):
 
 def test_what_is_not_there_is_said_of_a_path_as_of_a_name():
     for name in ("nosuch", Path("nosuch")):
-        with pytest.raises(InputError, match="no run at nosuch"):
+        with refused(None, "nosuch"):
             shipping.load(name)
 
 
 def test_nothing_shipped_is_nothing_to_check(weights):
     assert shipping.evaluate_shipped(1) == []
-    with pytest.raises(InputError, match="seconds must be positive"):
+    with refused("seconds", 0):
         shipping.evaluate_shipped(0)

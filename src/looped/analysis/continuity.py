@@ -12,8 +12,8 @@ from looped.analysis.network import Network, Output, Precision, exact_products, 
 from looped.analysis.network_moduli import LargestChanges, ModulusName, measure_moduli
 from looped.analysis.samples import Samples
 from looped.models import LoopModel
-from looped.tasks.base import MAX_SEED, require_setting
-from looped.utils.errors import as_number, require, require_counts, require_one_of
+from looped.tasks.base import MAX_SEED
+from looped.utils.errors import as_number, require, require_counts, require_field, require_one_of
 from looped.utils.stats import bootstrap
 
 MODULI: tuple[ModulusName, ...] = get_args(ModulusName)
@@ -56,7 +56,7 @@ def measure_continuity(
     require_counts(directions=directions, positions=positions, iterations=iterations)
     if batch_size is not None:
         require_counts(batch_size=batch_size)
-    require_setting(0 <= seed <= MAX_SEED, "seed", f"an integer in 0..{MAX_SEED}", seed)
+    require_field(0 <= seed <= MAX_SEED, "seed", f"an integer in 0..{MAX_SEED}", seed)
     _check_changes(precision, epsilon, deltas)
     examples = _as_examples(inputs, model.spec.kind)
 
@@ -112,11 +112,11 @@ def _check_names(**settings: Sequence[str]) -> None:
 def _check_changes(precision: Precision, epsilon: float, deltas: Sequence[float]) -> None:
     # A change must be well above the rounding error of the numbers that it changes.
     smallest = 100 * torch.finfo(getattr(torch, precision)).eps
-    require_setting(isinstance(deltas, Sequence), "deltas", "a list of numbers", repr(deltas))
+    require_field(isinstance(deltas, Sequence), "deltas", "a list of numbers", repr(deltas))
     for name, value in [("epsilon", epsilon), *(("deltas", delta) for delta in deltas)]:
         in_range = smallest <= as_number(value) < np.inf
-        require_setting(in_range, name, f"at least {smallest:.1e} in {precision}", value)
-    require_setting(list(deltas) == sorted(set(deltas)), "deltas", "increasing numbers", tuple(deltas))
+        require_field(in_range, name, f"at least {smallest:.1e} in {precision}", value)
+    require_field(list(deltas) == sorted(set(deltas)), "deltas", "increasing numbers", tuple(deltas))
 
 
 def _as_examples(inputs: Tensor | np.ndarray, kind: str) -> Tensor:

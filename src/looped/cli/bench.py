@@ -95,7 +95,7 @@ def _engines(verb: str, arguments: list[str]) -> None:
     command = parse(BenchCommand, arguments, f"looped bench {verb}")
     require_writable(command.out)
     least = min(command.batches, default=1)
-    require(least >= 1, f"batches must be positive, got {least}")
+    require(least >= 1, f"batches: expected positive numbers, got {least}")
 
     from looped import benchmark
     from looped.models.engines import choose_device

@@ -98,7 +98,7 @@ def _pack(arguments: list[str]) -> None:
     command = parse(PackCommand, arguments, "looped models pack")
 
     if (command.out is None) == (command.name is None):
-        raise InputError(f"expected --out FILE, such as --out model.safetensors, got {_given(command)}", field="out")
+        raise InputError(f"out: expected --out FILE, such as --out model.safetensors, got {_given(command)}")
     require_writable(command.out)
 
     from looped.inference import shipping

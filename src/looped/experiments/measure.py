@@ -111,7 +111,7 @@ def _finite(kind: str, key: str, evaluation: Evaluation, record: Record) -> tupl
     loops = evaluation.trained_loops
     if not evaluation.trained.is_finite:
         if kind == "test":
-            raise Diverged(f"test: expected finite numbers at {loops} loops, got NaN or infinity", field="test")
+            raise Diverged(f"test: expected finite numbers at {loops} loops, got NaN or infinity")
         return None, _noted(record, f"{_without(kind, key)} (not finite at the trained loops)")
     gone = [row.loops for row in evaluation.rows if not row.is_finite]
     if gone:

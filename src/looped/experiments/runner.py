@@ -20,7 +20,7 @@ from looped.experiments.worker import WorkerResult
 from looped.experiments.workers import Where, Workers, open_workers
 from looped.training.flops import estimated_flops
 from looped.training.run_folder import RunFolder
-from looped.utils.errors import InputError, require
+from looped.utils.errors import InputError, require, require_field
 from looped.utils.files import make_folder
 from looped.utils.signals import handling
 
@@ -53,9 +53,9 @@ def run_experiment(
     The minutes count from `started`, a time of the monotonic clock (default: now). `where` says which workers train
     the runs (see `open_workers`).
     """
-    require(num_workers is None or num_workers >= 1, f"workers must be at least 1, got {num_workers}")
+    require(num_workers is None or num_workers >= 1, f"workers: expected at least 1, got {num_workers}")
     _require_seeds(num_seeds)
-    require(minutes is None or minutes > 0, f"minutes must be positive, got {minutes}")
+    require(minutes is None or minutes > 0, f"minutes: expected a positive number, got {minutes}")
     known = load_records(results, root)
     configs = experiment.configs(num_seeds)
     missing = [config for config in configs if lacking(known.get(run_key(config)), config, experiment.eval_plan)]
@@ -194,8 +194,7 @@ class Runner:
 
 
 def _require_seeds(num_seeds: int) -> None:
-    require(num_seeds >= 1, f"seeds must be at least 1, got {num_seeds}")
-    require(num_seeds <= MAX_SEEDS, f"seeds must be at most {MAX_SEEDS:,}, got {num_seeds}")
+    require_field(1 <= num_seeds <= MAX_SEEDS, "seeds", f"an integer in 1..{MAX_SEEDS:,}", num_seeds)
 
 
 def status(experiment: Experiment, root: Path, known: Mapping[str, Record], num_seeds: int = 1) -> list[dict[str, Any]]:

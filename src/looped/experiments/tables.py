@@ -27,7 +27,7 @@ from looped.experiments.scales import (
 from looped.experiments.spec import FULL_SIZE, Cell, Experiment, Scale, check_scale, require_unique
 from looped.recipes import recipes_for
 from looped.utils import plugins
-from looped.utils.errors import InputError, require, unknown
+from looped.utils.errors import require, unknown
 
 # Table 1, test accuracy in %: standard, then looped and modulated with the four loop counts of the problem.
 TABLE_1: dict[str, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
@@ -268,7 +268,7 @@ def _own_experiment(name: str, scale: Scale) -> Experiment:
     """Return what a user's function makes of a scale. Raise InputError unless it is an experiment with its own id."""
     outside = {} if plugins.is_item(name) else dict(plugins.outside_items())
     if not plugins.is_item(name) and name not in outside:
-        raise InputError(f"{unknown('experiment', name, EXPERIMENTS)}{plugins.HINT}", field="experiment")
+        raise unknown("experiment", name, EXPERIMENTS, plugins.HINT)
     made = plugins.call(name, outside.get(name) or plugins.load_item(name), scale)
     require(isinstance(made, Experiment), f"{name}: expected a function from a scale to an Experiment, got {made!r}")
     require(not is_built_in(made), f"{name}: expected an experiment with an id of its own, got {made.id!r}")

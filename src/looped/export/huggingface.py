@@ -78,7 +78,7 @@ def _require_exportable(config: ModelConfig) -> None:
     ):
         if value not in known:
             expected = f"{' or '.join(map(str, known))} for an export to Hugging Face"
-            raise InputError(f"model.{name}: expected {expected}, got {value!r}", field=f"model.{name}")
+            raise InputError(f"model.{name}: expected {expected}, got {value!r}")
 
 
 def language_config(model: LoopModel, tokenizer: Tokenizer) -> dict[str, Any]:

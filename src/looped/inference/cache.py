@@ -61,7 +61,7 @@ class Decoder:
         limited = model.config.positions == "learned" and capacity > model.spec.seq_len
         if limited:
             expected = f"at most {model.spec.seq_len} tokens with the prompt, because positions are learned"
-            raise InputError(f"max_tokens: expected {expected}, got {capacity}", field="max_tokens")
+            raise InputError(f"max_tokens: expected {expected}, got {capacity}")
         self.model, self.num_loops, self.capacity = model, stack.checked_loops(num_loops), capacity
         self.padding, self.is_padded = padding.to(stack.device), bool(padding.any())
         self.mask = torch.arange(capacity, device=stack.device) >= self.padding[:, None]

@@ -156,7 +156,7 @@ class ExitRule:
             or (WATCHERS[self.kind].limit_is_probability and self.limit >= 1)
         ):
             expected = f"one of {', '.join(WATCHERS)} and a positive number (below 1 for gate)"
-            raise InputError(f"exit: expected {expected}, got {self.kind!r} and {self.limit}", field="exit")
+            raise InputError(f"exit: expected {expected}, got {self.kind!r} and {self.limit}")
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.limit:g}"
@@ -169,7 +169,7 @@ class ExitRule:
             return cls(kind, float(limit))
         except ValueError:  # no number, or no rule with such a number
             expected = f"{RULES}, such as stable:3"
-            raise InputError(f"exit: expected {expected}, got {text!r}", field="exit") from None
+            raise InputError(f"exit: expected {expected}, got {text!r}") from None
 
     def watcher(self) -> Watcher:
         """Return a new watcher for one batch."""
@@ -291,8 +291,8 @@ def require_supported(model: LoopModel, rule: ExitRule) -> None:
     """Raise InputError if the rule needs what the model does not have."""
     if rule.kind == "gate" and not model.config.halting_gate:
         expected = "another rule for a model without a halting gate (--model.halting-gate)"
-        raise InputError(f"exit: expected {expected}, got {rule}", field="exit")
+        raise InputError(f"exit: expected {expected}, got {rule}")
     if model.spec.kind == "vectors" and rule.kind in ("stable", "entropy"):
-        raise InputError(f"exit: expected change or budget for a task without classes, got {rule}", field="exit")
+        raise InputError(f"exit: expected change or budget for a task without classes, got {rule}")
     # Answers are read at single positions, but a coda attends to all of them.
     require(model.coda is None, f"model.coda_layers: expected 0 with an early exit, got {model.config.coda_layers}")

@@ -37,7 +37,7 @@ class Sampling:
             ("seed", 0 <= self.seed <= MAX_SEED, "an integer in 0..2^63-1"),
         ):
             if not right:
-                raise InputError(f"{name}: expected {expected}, got {getattr(self, name)}", field=name)
+                raise InputError(f"{name}: expected {expected}, got {getattr(self, name)}")
 
     def draws(self, batch: int, num_tokens: int) -> Float[Tensor, "batch token"]:
         """Return one number in [0, 1) per token. Those of a text do not depend on the texts after it."""

@@ -109,7 +109,7 @@ def _undo_cells(cells: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 def _sudoku(task: Task) -> Sudoku:
     if not isinstance(task, Sudoku):
-        raise InputError(f"images: expected a Sudoku model, got one for {task.name}", field="images")
+        raise InputError(f"images: expected a Sudoku model, got one for {task.name}")
     return task
 
 

@@ -111,11 +111,12 @@ def ship(
     run = load_run(run_folder, device)
     task = run.task
     right = re.fullmatch(rf"{task.name}/[a-z0-9][a-z0-9.-]*", name)
-    require(right is not None, f"expected a name like {task.name}/modulated-r32, got {name!r}")
+    require(right is not None, f"name: expected one like {task.name}/modulated-r32, got {name!r}")
     record, before = _read_record(Path(run_folder) / "record.json")
     commit, date = commit or record.get("commit"), date or record.get("date")
     if not commit or not date:
-        raise InputError(f"expected a commit and a date, or {Path(run_folder) / 'record.json'} with both")
+        missing = "date" if commit else "commit"
+        raise InputError(f"{missing}: expected one here or in {Path(run_folder) / 'record.json'}, got none")
     packed, test = _packed(run, commit, date, size, before)
     require(
         task.distinct_among("test", test.size + 1) > test.size,
@@ -184,7 +185,7 @@ def evaluate_shipped(seconds: float = 120.0, *, clock: Callable[[], float] = tim
     than the recorded test had. Some are always asked. A language model is left out where its text is not at hand. Rows
     are ready for JSON.
     """
-    require(seconds > 0, f"seconds must be positive, got {seconds}")
+    require(seconds > 0, f"seconds: expected a positive number, got {seconds}")
     chosen, started, rows = list_models(), clock(), []
     for place, name in enumerate(chosen):
         begin = clock()
@@ -279,4 +280,4 @@ def _read_record(path: Path) -> tuple[dict[str, Any], ShippedScore | None]:
         test = record.get("test")
         return record, None if test is None else _shipped_score(decode(Evaluation, test, "test"))
     except (KeyError, InputError) as error:
-        raise InputError(f"{path} is not the record of a run: {error}") from None
+        raise InputError(f"{path}: expected the record of a run, got another file ({error})") from None

@@ -148,7 +148,7 @@ class LoopModel(ShapedModule):
         num_loops = self.stack.checked_loops(num_loops)
         loops = {num_loops} if read is None else set(read)
         if not loops or any(loop not in range(1, num_loops + 1) for loop in loops):
-            raise InputError(f"read: expected loops in 1..{num_loops}, got {tuple(read or ())}", field="read")
+            raise InputError(f"read: expected loops in 1..{num_loops}, got {tuple(read or ())}")
         states = self.states_at(inputs, num_loops, [loop - 1 for loop in sorted(loops)])
         answers = {t + 1: self.read_out(state) for t, state in states}
         return answers[num_loops] if read is None else torch.stack([answers[loop] for loop in read])
@@ -198,7 +198,6 @@ def _ties_embeddings(config: ModelConfig, spec: Spec) -> bool:
         raise InputError(
             f"model.tie_embeddings: expected a task with the same input and answer tokens, such as countdown, got "
             f"{spec.input_size} inputs and {spec.output_size} answers",
-            field="model.tie_embeddings",
         )
     return is_tied
 
@@ -210,7 +209,7 @@ def _position_tables(config: ModelConfig, spec: Spec) -> list[int]:
     if config.positions == "coordinates":
         if not spec.coordinates:
             expected = "another value for a task without coordinates"
-            raise InputError(f"model.positions: expected {expected}, got 'coordinates'", field="model.positions")
+            raise InputError(f"model.positions: expected {expected}, got 'coordinates'")
         return [max(ids) + 1 for ids in spec.coordinates]
     return []
 

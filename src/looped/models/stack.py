@@ -249,7 +249,7 @@ class LoopStack(ShapedModule):
         most = 1 if self.config.block == "standard" else MOST_LOOPS
         if num_loops > most:
             expected = f"at most {most} for a {self.config.block} model"
-            raise InputError(f"num_loops: expected {expected}, got {num_loops}", field="num_loops")
+            raise InputError(f"num_loops: expected {expected}, got {num_loops}")
         return num_loops
 
     def _mask_embeddings(self, embeddings: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -473,7 +473,6 @@ class LoopStack(ShapedModule):
             rows = f"a table of {self.config.num_loops} loops has no row for loop {num_loops}"
             raise InputError(
                 f"model.extrapolation: expected 'clamp' or 'rescale', because {rows}, got 'extend'",
-                field="model.extrapolation",
             )
         return loop_times(
             num_loops, self.config.num_loops, self.config.extrapolation, device=device, dtype=self.count_dtype

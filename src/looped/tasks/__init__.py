@@ -44,7 +44,7 @@ class _Registry(MutableMapping[str, type[Task]]):
     def __init__(self) -> None:
         self._classes: dict[str, type[Task] | None] = dict.fromkeys(_CLASSES)
 
-    def __getitem__(self, name: str) -> type[Task]:
+    def __getitem__(self, name: str) -> type[Any]:  # each task has its own settings
         if name not in self._classes:
             return _plugged_in()[name]
         cls = self._classes[name]
@@ -119,7 +119,7 @@ def _known_class(name: object) -> type[Task]:
         hint = f". It is installed: name its module with --plugin {installed[str(name)].module}"
     else:
         hint = plugins.HINT
-    raise InputError(f"{unknown('task', name, TASKS)}{hint}")
+    raise unknown("task", name, TASKS, hint)
 
 
 def make_task(name: str, **settings: Any) -> Task:
@@ -130,7 +130,7 @@ def make_task(name: str, **settings: Any) -> Task:
     except TypeError as error:
         known = [each.name for each in fields(cls)]
         for setting in settings.keys() - {*known}:
-            raise InputError(f"{setting}: unknown setting of {name}{closest(setting, known)}", field=setting) from None
+            raise InputError(f"{setting}: unknown setting of {name}{closest(setting, known)}") from None
         raise InputError(f"{name}: {error}") from None
 
 
@@ -145,7 +145,7 @@ def decode_task(data: Any) -> Task:
     Stored data cannot make this import a plugin or an entry point.
     """
     if not isinstance(data, dict):
-        raise InputError(f"task: expected an object, got {data!r}", field="task")
+        raise InputError(f"task: expected an object, got {data!r}")
     settings = dict(data)
     return decode(_known_class(settings.pop("name", None)), settings, "task")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_
 import numpy as np
 
 from looped.serde import check_fields
-from looped.utils.errors import InputError, require, require_one_of
+from looped.utils.errors import InputError, require, require_field, require_one_of
 from looped.utils.files import data_folder
 from looped.utils.types import Split
 
@@ -65,13 +65,13 @@ class Spec:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require_setting(
+        require_field(
             not self.shared_vocabulary or self.can_share_vocabulary,
             "shared_vocabulary",
             "as many output tokens as input tokens",
             f"{self.input_size} inputs and {self.output_size} outputs",
         )
-        require_setting(
+        require_field(
             all(len(ids) == self.seq_len for ids in self.coordinates),
             "coordinates",
             f"one id for each of {self.seq_len} positions",
@@ -98,7 +98,7 @@ class Task(ABC):
         def __init__(self, **settings: Any) -> None: ...
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "task")
 
     @property
     @abstractmethod
@@ -124,7 +124,7 @@ class Task(ABC):
         size = self.size if size is None else size
         if not (isinstance(size, Integral) and least <= size <= self.size):
             expected = f"an integer in {least}..{self.size}{measure} for {self.name}"
-            raise InputError(f"size: expected {expected}, got {size!r}", field="size")
+            raise InputError(f"size: expected {expected}, got {size!r}")
         return int(size)
 
     @abstractmethod
@@ -297,12 +297,6 @@ class Task(ABC):
         return float(np.mean(self.score(prediction, batch)[self.metric]))
 
 
-def require_setting(condition: bool, field: str, expected: str, value: object) -> None:
-    """Raise InputError, which names the field, unless the condition holds."""
-    if not condition:
-        raise InputError(f"{field}: expected {expected}, got {value}", field=field)
-
-
 def split_buckets(split: Split) -> tuple[int, int]:
     """Return the half-open range of content buckets that belong to a split."""
     return _BUCKETS[split]
@@ -324,12 +318,12 @@ def draw_keys(seed: int, split: Split, indices: Sequence[int] | np.ndarray) -> t
     """Return seed, split and indices as numbers for the random draws. Raise InputError if one is out of range."""
     number = split_number(split)
     is_seed = isinstance(seed, int | np.integer) and 0 <= seed <= MAX_SEED
-    require_setting(is_seed, "seed", f"an integer in 0..{MAX_SEED}", repr(seed))
+    require_field(is_seed, "seed", f"an integer in 0..{MAX_SEED}", repr(seed))
     numbers = np.asarray(indices)
     if numbers.size == 0:
         return np.int64(seed), number, np.empty(0, dtype=np.int64)
     is_row = numbers.ndim == 1 and numbers.dtype.kind in "iu" and numbers.min() >= 0 and numbers.max() <= MAX_INDEX
-    require_setting(is_row, "indices", f"a row of integers in 0..{MAX_INDEX}", str(numbers.tolist())[:60])
+    require_field(is_row, "indices", f"a row of integers in 0..{MAX_INDEX}", str(numbers.tolist())[:60])
     return np.int64(seed), number, numbers.astype(np.int64)
 
 

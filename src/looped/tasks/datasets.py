@@ -15,8 +15,8 @@ from typing import IO, Any
 import numpy as np
 
 from looped.tasks import SPLITS, Batch, Split, Task, decode_task, encode_task
-from looped.tasks.base import MAX_EXAMPLES, require_setting
-from looped.utils.errors import InputError, require
+from looped.tasks.base import MAX_EXAMPLES
+from looped.utils.errors import InputError, require, require_field
 from looped.utils.files import bounded_lines, from_json, save
 from looped.utils.types import Progress
 
@@ -141,7 +141,7 @@ def fingerprint(batch: Batch) -> str:
 
 
 def _require_size(size: int, most: int) -> None:
-    require_setting(1 <= size <= most, "size", f"an integer in 1..{most}", size)
+    require_field(1 <= size <= most, "size", f"an integer in 1..{most}", size)
 
 
 def _lines(task: Task, header: dict[str, Any], progress: Progress | None) -> Iterator[bytes]:

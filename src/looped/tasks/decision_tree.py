@@ -19,14 +19,13 @@ from looped.tasks.base import (
     Spec,
     Split,
     draw_keys,
-    require_setting,
     split_buckets,
     summary,
     typed_fields,
 )
 from looped.tasks.files import FileTask, field_of
 from looped.tasks.jit import compiled
-from looped.utils.errors import InputError, require
+from looped.utils.errors import InputError, require, require_field
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,9 @@ class DecisionTree(FileTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_setting(1 <= self.points <= 4096, "task.points", "an integer in 1..4096", self.points)
-        require_setting(1 <= self.dims <= 4096, "task.dims", "an integer in 1..4096", self.dims)
-        require_setting(1 <= self.depth <= 12, "task.depth", "an integer in 1..12", self.depth)
+        require_field(1 <= self.points <= 4096, "task.points", "an integer in 1..4096", self.points)
+        require_field(1 <= self.dims <= 4096, "task.dims", "an integer in 1..4096", self.dims)
+        require_field(1 <= self.depth <= 12, "task.depth", "an integer in 1..12", self.depth)
 
     @property
     def size(self) -> int:

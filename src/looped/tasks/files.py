@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from looped.tasks.base import Batch, Split, Task, content_bucket, draw_keys, require_setting, split_buckets, supplied
-from looped.utils.errors import InputError, require
-from looped.utils.files import bounded_lines, from_json
+from looped.tasks.base import Batch, Split, Task, content_bucket, draw_keys, split_buckets, supplied
+from looped.utils.errors import InputError, require, require_field
+from looped.utils.files import bounded_lines, file_version, from_json
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _INTEGER = re.compile(r"\s*-?[0-9]{1,15}\s*")
@@ -66,7 +66,7 @@ class FileTask(Task):
     ) -> tuple[np.ndarray, ...]:
         """Return rows of the file, stacked. They repeat after the last one."""
         whole = self.checked_size(size) == self.size
-        require_setting(whole, "size", f"{self.size}, the only size of a file (--train.size-schedule fixed)", size)
+        require_field(whole, "size", f"{self.size}, the only size of a file (--train.size-schedule fixed)", size)
         _, _, places = draw_keys(seed, split, indices)
         rows = self._rows_of(split)
         return tuple(array[rows[places % len(rows)]] for array in self._content.arrays)
@@ -87,9 +87,7 @@ class FileTask(Task):
 
     @property
     def _content(self) -> "FileContent":
-        path = self._path
-        status = path.stat()
-        return _read_content(self, path, status.st_size, status.st_mtime_ns)
+        return _read_content(self, self._path, file_version(self._path))
 
     def _rows_of(self, split: Split) -> np.ndarray:
         """Return the rows of a split in random order, because files are often sorted."""
@@ -113,7 +111,7 @@ class FileContent:
 
 
 @lru_cache(maxsize=4)
-def _read_content(task: FileTask, path: Path, *_: int) -> FileContent:
+def _read_content(task: FileTask, path: Path, _: tuple[int, int]) -> FileContent:
     rows, shape = [], None
     for line, row in file_rows(path, task.name):
         try:
@@ -122,7 +120,7 @@ def _read_content(task: FileTask, path: Path, *_: int) -> FileContent:
             shape = shapes if shape is None else shape
             require(shapes == shape, "expected an example of the same length as those before it")
         except InputError as error:
-            raise InputError(f"{path}, line {line}: {error}", field="task.file") from None
+            raise InputError(f"{path}, line {line}: {error}") from None
         rows.append(arrays)
     require(bool(rows), f"{path}: expected examples, got none")
     return FileContent(rows)

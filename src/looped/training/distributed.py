@@ -73,7 +73,6 @@ class Group:
             raise InputError(
                 f"train.{name}: expected a multiple of the {self.size} processes, got {count}. "
                 "Start a number of processes that divides it.",
-                field=f"train.{name}",
             )
 
     def share(self, num_items: int) -> slice:
@@ -215,7 +214,6 @@ def _start_collectives(group: Group, device: Device) -> None:
         raise InputError(
             f"train.device: expected a GPU for every process, found none for rank {', '.join(without)}. Start fewer "
             "processes per machine, or use --train.device cpu.",
-            field="train.device",
         )
     if needs_gpu:
         torch.cuda.set_device(local_rank)

@@ -22,9 +22,7 @@ class ShardedLoss(nn.Module):
 
     def __init__(self, model: LoopModel, loss: Callable[[TensorBatch, int, int], LossOutput], group: Group) -> None:
         if group.store is None:
-            raise InputError(
-                "train.shard: expected several processes, got one. Start them with torchrun.", field="train.shard"
-            )
+            raise InputError("train.shard: expected several processes, got one. Start them with torchrun.")
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 

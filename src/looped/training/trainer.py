@@ -478,7 +478,6 @@ def _require_finite(step: int, **numbers: float) -> None:
             raise Diverged(
                 f"{name}: expected a finite number, got {number} at step {step}. Try a lower learning rate or a longer "
                 "warm-up; earlier checkpoints are kept.",
-                field=name,
             )
 
 

@@ -2,18 +2,21 @@
 
 import difflib
 import math
+import re
 from collections.abc import Collection, Iterable
 from numbers import Integral, Real
 from typing import Any
 
 MAX_MESSAGE = 900
 """characters of a message"""
+_FIELD = re.compile(r"(?:cannot (?:read|write) )?(\S+?)(?:, line \d+| is damaged| is a link| is not a [\w ]+)?: ")
 
 
 class InputError(ValueError):
-    """Report a user's mistake in one line: what was expected and what was given.
+    """Report a user's mistake in one line, `FIELD: expected X, got Y`.
 
-    `field` names the setting at fault, such as `model.dim`, where there is one.
+    `field` names the setting or the file at fault, such as `model.dim`. By default it is read from the message, and is
+    None if that starts without one.
     """
 
     def __init__(self, message: str, field: str | None = None) -> None:
@@ -21,7 +24,8 @@ class InputError(ValueError):
         line = " ".join(line.strip() for line in message[: 2 * MAX_MESSAGE].splitlines())
         shown = "".join(character if character.isprintable() else repr(character)[1:-1] for character in line)
         super().__init__(shown if len(shown) <= MAX_MESSAGE else f"{shown[: MAX_MESSAGE - 3]}...")
-        self.field = field
+        named = _FIELD.match(message)
+        self.field = field if field is not None or named is None else named[1]
 
 
 def require(condition: bool, message: str) -> None:
@@ -33,7 +37,7 @@ def require(condition: bool, message: str) -> None:
 def require_field(condition: bool, field: str, expected: str, got: object) -> None:
     """Raise InputError, which names the field, unless the condition holds."""
     if not condition:
-        raise InputError(f"{field}: expected {expected}, got {got}", field=field)
+        raise InputError(f"{field}: expected {expected}, got {got}")
 
 
 def require_type(field: str, given: object, expected: type) -> None:
@@ -46,7 +50,7 @@ def require_counts(**given: Any) -> None:
     for name, value in given.items():
         is_integer = isinstance(value, Integral) and not isinstance(value, bool)
         if not is_integer or int(value) < 1:
-            raise InputError(f"{name}: expected an integer of at least 1, got {value!r}", field=name)
+            raise InputError(f"{name}: expected an integer of at least 1, got {value!r}")
 
 
 def as_number(value: object) -> float:
@@ -63,10 +67,10 @@ def require_one_of(what: str, name: object, known: Collection[str]) -> None:
         raise unknown(what, name, known)
 
 
-def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
-    """Return the error for an unknown name, with the closest known name and the whole list."""
+def unknown(what: str, name: object, known: Iterable[str], hint: str = "") -> InputError:
+    """Return the error for an unknown name, with the closest known name, the whole list and a hint."""
     names = sorted(known)
-    message = f"unknown {what} {name!r}{closest(name, names)} (expected one of {', '.join(names)})"
+    message = f"unknown {what} {name!r}{closest(name, names)} (expected one of {', '.join(names)}){hint}"
     return InputError(message, field=what)
 
 

@@ -244,18 +244,27 @@ def read_json(path: Path) -> Any:
     try:
         return from_json(read_bytes(path, MAX_JSON_BYTES))
     except FileNotFoundError:
-        raise InputError(f"expected a file {path}, found none") from None
+        raise InputError(f"{path}: expected a file, found none") from None
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"expected JSON in {path}, got something else ({error})") from None
+        raise InputError(f"{path}: expected JSON, got something else ({error})") from None
+
+
+def file_version(path: Path) -> tuple[int, int]:
+    """Return a file's size and time of change, by which a cache notices new content."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    return status.st_size, status.st_mtime_ns
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
     """Return the content of a regular file. Raise InputError for a device, a pipe, or more bytes than `limit`."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as handle:
         status = os.fstat(handle.fileno())
-        require(stat.S_ISREG(status.st_mode), f"{path} is not a regular file")
+        require(stat.S_ISREG(status.st_mode), f"{path}: expected a regular file, got a pipe, device or folder")
         require(status.st_size <= limit, f"{path}: expected at most {limit:,} bytes, got {status.st_size:,}")
         return handle.read()
 
@@ -274,7 +283,7 @@ def require_regular(*paths: Path) -> None:
     for path in paths:
         with suppress(FileNotFoundError, NotADirectoryError):
             regular = stat.S_ISREG(os.lstat(path).st_mode)
-            require(regular, f"{path} is not a regular file: expected no link, pipe, device or folder")
+            require(regular, f"{path}: expected a regular file, got a link, pipe, device or folder")
 
 
 def sync_folder(folder: Path) -> None:

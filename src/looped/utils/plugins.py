@@ -65,7 +65,7 @@ def find(what: str, name: str) -> Any:
     """Return the registered or plugged-in class or function of a name. Raise InputError if there is none."""
     found = dict(reversed([*outside_items()]))  # registered items come first, and the first of a name wins
     if name not in found:
-        raise InputError(f"{what}: unknown name {name!r}{closest(name, found)}{HINT}", field=what)
+        raise InputError(f"{what}: unknown name {name!r}{closest(name, found)}{HINT}")
     return found[name]
 
 

@@ -20,7 +20,6 @@ from looped.tasks.base import (
     Split,
     draw_keys,
     masked_accuracy,
-    require_setting,
     split_buckets,
     summary,
     typed_fields,
@@ -38,7 +37,7 @@ from looped.tasks.countdown.search import (
     draw_examples,
 )
 from looped.tasks.files import FileTask, field_of
-from looped.utils.errors import InputError, require
+from looped.utils.errors import InputError, require, require_field
 
 _NUMBER = r"\d{1,9}"  # Python refuses to convert thousands of digits
 
@@ -66,13 +65,13 @@ class Countdown(FileTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_setting(2 <= self.count <= MAX_COUNT, "task.count", f"an integer in 2..{MAX_COUNT}", self.count)
-        require_setting(2 <= self.max_input <= 999, "task.max_input", "an integer in 2..999", self.max_input)
-        require_setting(2 <= self.max_target <= 999, "task.max_target", "an integer in 2..999", self.max_target)
+        require_field(2 <= self.count <= MAX_COUNT, "task.count", f"an integer in 2..{MAX_COUNT}", self.count)
+        require_field(2 <= self.max_input <= 999, "task.max_input", "an integer in 2..999", self.max_input)
+        require_field(2 <= self.max_target <= 999, "task.max_target", "an integer in 2..999", self.max_target)
         in_range = 2 <= self.min_target <= self.max_target
-        require_setting(in_range, "task.min_target", f"an integer in 2..{self.max_target}", self.min_target)
-        require_setting(0 <= self.held_out < 1, "task.held_out", "a number >= 0 and < 1", self.held_out)
-        require_setting(
+        require_field(in_range, "task.min_target", f"an integer in 2..{self.max_target}", self.min_target)
+        require_field(0 <= self.held_out < 1, "task.held_out", "a number >= 0 and < 1", self.held_out)
+        require_field(
             bool(self.held_out_targets) or self.test_targets == "training",
             "task.held_out",
             "at least one held-out target",
@@ -80,10 +79,10 @@ class Countdown(FileTask):
         )
         targets = f"{self.min_target}..{self.max_target}"
         has_training = bool(self.targets_of("train"))
-        require_setting(has_training, "task.held_out", f"a training target among {targets}", self.held_out)
+        require_field(has_training, "task.held_out", f"a training target among {targets}", self.held_out)
         least = max(self.max_input, self.max_target)
         fits = self.max_result is None or self.max_result >= least
-        require_setting(fits, "task.max_result", f"at least the largest input and target, {least}", self.max_result)
+        require_field(fits, "task.max_result", f"at least the largest input and target, {least}", self.max_result)
 
     @property
     def size(self) -> int:

@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from looped.tasks import rng
-from looped.tasks.base import Batch, Spec, Split, Task, draw_keys, require_setting, typed_fields
+from looped.tasks.base import Batch, Spec, Split, Task, draw_keys, typed_fields
 from looped.tasks.jit import compiled
 from looped.tasks.language import corpus
 from looped.tasks.language.tokenizer import TOKENIZERS, Tokenizer, Vocabulary
-from looped.utils.errors import InputError, require
+from looped.utils.errors import InputError, require, require_field
 
 PERTURBATION_SEED = 10  # independent of the run's seed, so that every epoch has the same tokens to memorise
 
@@ -51,10 +51,10 @@ class Language(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_setting(1 <= self.seq_len <= 1 << 20, "task.seq_len", f"an integer in 1..{1 << 20}", self.seq_len)
+        require_field(1 <= self.seq_len <= 1 << 20, "task.seq_len", f"an integer in 1..{1 << 20}", self.seq_len)
         in_range = self.stride is None or 1 <= self.stride <= self.seq_len
-        require_setting(in_range, "task.stride", f"an integer in 1..{self.seq_len} (seq_len)", self.stride)
-        require_setting(0 <= self.perturbed <= 1, "task.perturbed", "a number in 0..1", self.perturbed)
+        require_field(in_range, "task.stride", f"an integer in 1..{self.seq_len} (seq_len)", self.stride)
+        require_field(0 <= self.perturbed <= 1, "task.perturbed", "a number in 0..1", self.perturbed)
 
     @property
     def size(self) -> int:
@@ -192,7 +192,7 @@ class Language(Task):
     def _last_start(self, tokens: np.ndarray, split: Split, size: int) -> int:
         """Return the start of the last window that has a next token for each of its tokens."""
         expected = f"at least {size + 1} tokens in the {split} split of {self.text}"
-        require_setting(len(tokens) > size, "task.text", expected, len(tokens))
+        require_field(len(tokens) > size, "task.text", expected, len(tokens))
         return len(tokens) - 1 - size
 
 

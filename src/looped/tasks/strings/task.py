@@ -19,7 +19,6 @@ from looped.tasks.base import (
     Split,
     draw_keys,
     masked_accuracy,
-    require_setting,
     split_buckets,
     summary,
     typed_fields,
@@ -37,7 +36,7 @@ from looped.tasks.strings.pairs import (
     draw_pairs,
     lay_out,
 )
-from looped.utils.errors import InputError, require
+from looped.utils.errors import InputError, require, require_field
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 KINDS = {"uniform": UNIFORM, "own-letters": OWN_LETTERS, "edited": EDITED}
@@ -71,17 +70,17 @@ class StringPairs(FileTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_setting(1 <= self.length <= 4096, "task.length", "an integer in 1..4096", self.length)
+        require_field(1 <= self.length <= 4096, "task.length", "an integer in 1..4096", self.length)
         shortest = self.length if self.min_length is None else self.min_length
         in_range = 1 <= shortest <= self.length
-        require_setting(in_range, "task.min_length", f"an integer in 1..{self.length} (length)", shortest)
-        require_setting(2 <= self.alphabet <= 26, "task.alphabet", "an integer in 2..26", self.alphabet)
+        require_field(in_range, "task.min_length", f"an integer in 1..{self.length} (length)", shortest)
+        require_field(2 <= self.alphabet <= 26, "task.alphabet", "an integer in 2..26", self.alphabet)
         fewest, most = self.letter_range
         in_range = 1 <= most <= self.alphabet
-        require_setting(in_range, "task.max_letters", f"an integer in 1..{self.alphabet} (alphabet)", most)
-        require_setting(1 <= fewest <= most, "task.min_letters", f"an integer in 1..{most} (max_letters)", fewest)
+        require_field(in_range, "task.max_letters", f"an integer in 1..{self.alphabet} (alphabet)", most)
+        require_field(1 <= fewest <= most, "task.min_letters", f"an integer in 1..{most} (max_letters)", fewest)
         is_weight = 0 < self.answer_weight < math.inf
-        require_setting(is_weight, "task.answer_weight", "a positive, finite number", self.answer_weight)
+        require_field(is_weight, "task.answer_weight", "a positive, finite number", self.answer_weight)
 
     @property
     @abstractmethod
@@ -339,7 +338,7 @@ class EditDistance(StringPairs):
         super().__post_init__()
         for name in ("insert_cost", "delete_cost", "replace_cost"):
             cost = getattr(self, name)
-            require_setting(1 <= cost <= 7, f"task.{name}", "an integer in 1..7", cost)
+            require_field(1 <= cost <= 7, f"task.{name}", "an integer in 1..7", cost)
 
     @property
     def kind(self) -> int:

@@ -21,7 +21,6 @@ from looped.tasks.base import Split, split_buckets, split_number
 from looped.tasks.sudoku.files import FilePuzzles, read_puzzles
 from looped.tasks.sudoku.generator import PuzzleLimits, draw_puzzles
 from looped.tasks.sudoku.solver import geometry, workspace
-from looped.utils.errors import InputError
 from looped.utils.files import cache_folder, save
 
 SHARD = 1024
@@ -81,13 +80,10 @@ def build_shards(split: Split, numbers: Sequence[int]) -> None:
 
 
 @lru_cache(maxsize=8)
-def file_puzzles(path: Path, side: int) -> FilePuzzles:
-    """Return the puzzles of a file. They are checked once and cached by the file's path, size and date."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns} {side}"
+def file_puzzles(path: Path, version: tuple[int, int], side: int) -> FilePuzzles:
+    """Return the puzzles of a file. They are checked once per version (`file_version`) and then cached."""
+    size, changed = version
+    key = f"{path.resolve()} {size} {changed} {side}"
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     return _cached(_folder() / f"file-{name}.npz", FilePuzzles, lambda: read_puzzles(path, side))
 

@@ -22,7 +22,6 @@ from looped.tasks.base import (
     Task,
     draw_keys,
     masked_accuracy,
-    require_setting,
     split_buckets,
     supplied,
     typed_fields,
@@ -32,8 +31,8 @@ from looped.tasks.sudoku.exact_cover import all_solutions
 from looped.tasks.sudoku.generator import MAX_TRIES, NO_LIMIT, PuzzleLimits, draw_images, draw_puzzles
 from looped.tasks.sudoku.pool import SHARD, build_shards, file_puzzles, shard
 from looped.tasks.sudoku.solver import geometry, solve_boards, workspace
-from looped.utils.errors import InputError, require, unknown
-from looped.utils.files import data_folder
+from looped.utils.errors import InputError, require, require_field, unknown
+from looped.utils.files import data_folder, file_version
 
 Difficulty = Literal["any", "easy", "medium", "hard"]
 GUESSES: dict[Difficulty, tuple[int, int]] = {
@@ -80,14 +79,14 @@ class Sudoku(Task):
             fewest = RARE_CLUES if self.side == 9 and self.file is None else FEWEST_CLUES[self.side]
             most = self.num_cells - 1
             in_range = fewest <= self.clues <= most
-            require_setting(in_range, "task.clues", f"an integer in {fewest}..{most}", self.clues)
+            require_field(in_range, "task.clues", f"an integer in {fewest}..{most}", self.clues)
             is_any = self.difficulty == "any"
-            require_setting(is_any, "task.difficulty", "any, because task.clues is set", self.difficulty)
+            require_field(is_any, "task.difficulty", "any, because task.clues is set", self.difficulty)
         most_pool = MAX_INDEX if self.side == 9 else 0
         in_range = 0 <= (self.pool or 0) <= most_pool
-        require_setting(in_range, "task.pool", f"an integer in 0..{most_pool} for side {self.side}", self.pool)
+        require_field(in_range, "task.pool", f"an integer in 0..{most_pool} for side {self.side}", self.pool)
         has_file = self.source is None or self.file is not None
-        require_setting(has_file, "task.source", "no source without task.file", repr(self.source))
+        require_field(has_file, "task.source", "no source without task.file", repr(self.source))
 
     @property
     def num_cells(self) -> int:
@@ -116,7 +115,7 @@ class Sudoku(Task):
         clues = max(self.clues or 0, self.num_cells - size)
         # Added clues would make another 4x4 puzzle, which may belong to another split.
         can_add_clues = self.side == 9 or self.file is None or clues == FEWEST_CLUES[4]
-        require_setting(can_add_clues, "size", "no added clues for 4x4 puzzles of a file", f"{clues} clues")
+        require_field(can_add_clues, "size", "no added clues for 4x4 puzzles of a file", f"{clues} clues")
         if self.file is None and not self._pool_size:
             return self._encode(*self._draw_new(split, keys, clues))
         puzzles, solutions = self._from_pool(split, keys[2]) if self.file is None else self._from_file(split, keys[2])
@@ -130,7 +129,7 @@ class Sudoku(Task):
         4x4 puzzles, although every one is new: see docs/tasks.md.
         """
         if self.file is not None:
-            return len(_file_rows(self, split))
+            return len(_file_rows(self, split, file_version(self._path)))
         if self._uses_whole_pool:
             return self._pool_size or None
         return len(_pool_indices(self, split, self._num_shards))
@@ -158,7 +157,7 @@ class Sudoku(Task):
         if not path.exists():
             return generated
         real = replace(base, file=str(path), file_role="test")
-        sources = np.unique(file_puzzles(path, 9).sources).tolist()
+        sources = np.unique(file_puzzles(path, file_version(path), 9).sources).tolist()
         return generated | {source: replace(real, source=source) for source in sources}
 
     def score(self, prediction: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
@@ -293,7 +292,8 @@ class Sudoku(Task):
         return matches
 
     def _from_file(self, split: Split, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        base, matches = file_puzzles(self._path, self.side), _file_rows(self, split)
+        version = file_version(self._path)
+        base, matches = file_puzzles(self._path, version, self.side), _file_rows(self, split, version)
         rows = matches[indices % len(matches)]
         return base.puzzles[rows], base.solutions[rows]
 
@@ -322,9 +322,9 @@ def _pool_indices(task: Sudoku, split: Split, num_shards: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def _file_rows(task: Sudoku, split: Split) -> np.ndarray:
+def _file_rows(task: Sudoku, split: Split, version: tuple[int, int]) -> np.ndarray:
     """Return the matching rows of the file in random order, because files are often sorted."""
-    base = file_puzzles(task._path, task.side)
+    base = file_puzzles(task._path, version, task.side)
     matches = task._matches(base.puzzles, base.guesses)
     if task.source is not None:
         if task.source not in base.sources:
