@@ -279,7 +279,7 @@ def test_setting_names_are_unique_across_groups():
 
 def test_make_task_applies_settings_and_reports_unknown_ones():
     assert make_task("edit-distance", length=7) == EditDistance(length=7)
-    with refused("task.lenght", "length"):
+    with refused("lenght", "length"):
         make_task("edit-distance", lenght=7)
 
 

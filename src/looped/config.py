@@ -369,7 +369,6 @@ class TrainConfig:
         counts_loops = self.supervision in ("mean", "sum") or self.supervised_loops is None
         none = f"none with supervision {self.supervision!r}"
         require_field(counts_loops, "supervised_loops", none, self.supervised_loops)
-        _require_finite(self)
         _require_not_negative(self, "halting_cost")
         is_mean = self.halting_loops is None or self.halting_loops > 1
         require_field(is_mean, "halting_loops", "a number above 1", self.halting_loops)

@@ -11,6 +11,7 @@ from looped.kernels.reference import add_feed_forward, normalise
 from looped.models import build_model
 from looped.tasks import EditDistance
 from looped.utils.errors import InputError
+from tests.refusal import refused
 
 TASK = EditDistance(length=4)
 INPUTS = TASK.sample(0, "test", range(3)).inputs
@@ -75,9 +76,9 @@ def test_modulation_has_only_the_parts_of_the_model(knobs, names):
     assert list(inspect_model(model_of(**knobs), INPUTS, num_loops=2)["rows"][0]["modulation"]) == names
 
 
-@pytest.mark.parametrize(("num_loops", "message"), [(0, "at least 1, got 0"), (-1, "got -1"), (1.5, "got 1.5")])
-def test_modulation_with_invalid_loops_raises(num_loops, message):
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize("num_loops", [0, -1, 1.5])
+def test_modulation_with_invalid_loops_raises(num_loops):
+    with refused("num_loops", num_loops):
         modulation(model_of(), num_loops)
 
 

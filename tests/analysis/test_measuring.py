@@ -16,6 +16,7 @@ from looped.utils.errors import InputError
 from tests.analysis.cases import QUICK, mixing_model
 from tests.models.cases import BLOCKS, CAUSAL, SPECS, VECTORS, examples, label, scattered, small
 from tests.paths import ROOT
+from tests.refusal import refused
 
 
 def numbers(result) -> np.ndarray:
@@ -131,57 +132,56 @@ def test_num_loops_may_be_smaller_or_larger_than_trained():
 
 
 MISTAKES = {
-    "epsilon 0": ({"epsilon": 0.0}, "^epsilon: "),
-    "epsilon lost in rounding": ({"epsilon": 1e-6, "precision": "float32"}, "at least 1.2e-05 in float32, got 1e-06"),
-    "epsilon no number": ({"epsilon": math.nan}, "got nan"),
-    "deltas": ({"deltas": (0.1, 0.01)}, r"^deltas: .* got \(0.1, 0.01\)"),
-    "one delta": ({"deltas": 0.1}, "^deltas: .* got 0.1"),
-    "array as delta": ({"deltas": (np.array([0.1, 0.2]),)}, r"^deltas: .* got \[0.1 0.2\]"),
-    "infinite delta": ({"deltas": (math.inf,)}, "^deltas: .* got inf"),
-    "directions": ({"directions": 0}, "directions: expected"),
-    "half a direction": ({"directions": 1.5}, "directions: expected"),
-    "positions": ({"positions": 0}, "positions: expected"),
-    "iterations": ({"iterations": 0}, "iterations: expected"),
-    "batch_size": ({"batch_size": 0}, "batch_size: expected"),
-    "loops": ({"num_loops": 0}, "num_loops: expected"),
-    "seed": ({"seed": -1}, "^seed: .* got -1"),
-    "output": ({"output": "scores"}, "unknown output 'scores'"),
-    "precision": ({"precision": "bfloat16"}, "unknown precision 'bfloat16'"),
-    "modulus": ({"moduli": ("tokens",)}, "did you mean 'token'"),
-    "inputs": ({"inputs": [[1, 2]]}, "^inputs: .* got list"),
-    "no examples": ({"inputs": torch.zeros(0, 6, dtype=torch.long)}, r"^inputs: .* got shape \(0, 6\)"),
-    "one example alone": ({"inputs": torch.zeros(6, dtype=torch.long)}, r"^inputs: .* got shape \(6,\)"),
-    "no tokens": ({"inputs": torch.zeros(2, 6)}, "^inputs: .* got float64"),
-    "truth values": ({"inputs": np.zeros((2, 6), dtype=bool)}, "^inputs: .* got bool"),
-    "unknown token": ({"inputs": np.full((2, 6), 7)}, r"token ids in 0\.\.6, got 7"),
-    "too long": ({"inputs": np.zeros((2, 7), dtype=int)}, "^inputs: .* got 7"),
+    "epsilon 0": ({"epsilon": 0.0}, ["epsilon"]),
+    "epsilon lost in rounding": ({"epsilon": 1e-6, "precision": "float32"}, ["epsilon", "1.2e-05", "float32", "1e-06"]),
+    "epsilon no number": ({"epsilon": math.nan}, ["epsilon", "nan"]),
+    "deltas": ({"deltas": (0.1, 0.01)}, ["deltas", (0.1, 0.01)]),
+    "one delta": ({"deltas": 0.1}, ["deltas", 0.1]),
+    "array as delta": ({"deltas": (np.array([0.1, 0.2]),)}, ["deltas", "[0.1 0.2]"]),
+    "infinite delta": ({"deltas": (math.inf,)}, ["deltas", math.inf]),
+    "directions": ({"directions": 0}, ["directions"]),
+    "half a direction": ({"directions": 1.5}, ["directions"]),
+    "positions": ({"positions": 0}, ["positions"]),
+    "iterations": ({"iterations": 0}, ["iterations"]),
+    "batch_size": ({"batch_size": 0}, ["batch_size"]),
+    "loops": ({"num_loops": 0}, ["num_loops"]),
+    "seed": ({"seed": -1}, ["seed", -1]),
+    "output": ({"output": "scores"}, ["output", "scores"]),
+    "precision": ({"precision": "bfloat16"}, ["precision", "bfloat16"]),
+    "modulus": ({"moduli": ("tokens",)}, ["modulus", "token"]),
+    "inputs": ({"inputs": [[1, 2]]}, ["inputs", "list"]),
+    "no examples": ({"inputs": torch.zeros(0, 6, dtype=torch.long)}, ["inputs", (0, 6)]),
+    "one example alone": ({"inputs": torch.zeros(6, dtype=torch.long)}, ["inputs", (6,)]),
+    "no tokens": ({"inputs": torch.zeros(2, 6)}, ["inputs", "float64"]),
+    "truth values": ({"inputs": np.zeros((2, 6), dtype=bool)}, ["inputs", "bool"]),
+    "unknown token": ({"inputs": np.full((2, 6), 7)}, ["inputs", "0..6", 7]),
+    "too long": ({"inputs": np.zeros((2, 7), dtype=int)}, ["inputs", 7]),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_invalid_arguments_raise_in_one_line(mistake):
-    options, message = MISTAKES[mistake]
-    with pytest.raises(InputError, match=message) as raised:
+    options, named = MISTAKES[mistake]
+    with refused(*named):
         measure_continuity(build_model(small(), CAUSAL), **{"inputs": examples(CAUSAL)} | options)
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("inputs", "message"),
+    ("inputs", "value"),
     [
-        (torch.full((1, 2, 3), math.nan), "^inputs: .*finite"),
-        (torch.zeros(1, 2, 3), "^inputs: .*zeros"),
-        (torch.zeros(1, 2, 4), r"^inputs: .*\(batch, seq, 3\)"),
+        (torch.full((1, 2, 3), math.nan), "NaN"),
+        (torch.zeros(1, 2, 3), 0),
+        (torch.zeros(1, 2, 4), "(batch, seq, 3)"),
     ],
 )
-def test_invalid_vectors_raise(inputs, message):
-    with pytest.raises(InputError, match=message):
+def test_invalid_vectors_raise(inputs, value):
+    with refused("inputs", value):
         measure_continuity(build_model(small(positions="none"), VECTORS), inputs)
 
 
 def test_overflow_raises_with_the_loop():
     model, inputs = mixing_model(1e100, 3, 4)
-    with pytest.raises(InputError, match="overflow in loop 2"):
+    with refused("model", "loop 2"):
         measure_continuity(model, inputs, **QUICK)
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from looped.cli.demo import demo as demo_command
 from looped.demo.build import LARGEST_PAGE, PAGE, WORKER, bundle
-from looped.utils.errors import InputError
 from looped.utils.shipped import shipped_path
 from tests.demo.reference import SHIPPED
+from tests.refusal import refused
 
 
 def test_page_is_small_and_needs_nothing_else(demo):
@@ -66,5 +66,5 @@ def test_demo_command_writes_the_folder_and_opens_the_page(tmp_path, monkeypatch
 
 def test_demo_command_refuses_a_file_in_the_way(tmp_path):
     (tmp_path / "a").write_text("")
-    with pytest.raises(InputError, match="is a file, expected a folder"):
+    with refused(None, tmp_path / "a"):
         demo_command(["--out", str(tmp_path / "a"), "--no-open"])

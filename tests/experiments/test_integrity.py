@@ -10,8 +10,8 @@ from looped.cli.main import main
 from looped.experiments.integrity import check_path
 from looped.tasks import EditDistance, datasets
 from looped.training.trainer import train
-from looped.utils.errors import InputError
 from looped.utils.shipped import weights_folder
+from tests.refusal import refused
 from tests.training.conftest import damage, tiny
 
 
@@ -84,7 +84,7 @@ def test_check_path_of_a_model_finds_a_changed_weight(tmp_path):
 
 def test_check_path_of_nothing_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(InputError, match="expected a run"):
+        with refused(path):
             check_path(path)
 
 

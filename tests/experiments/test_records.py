@@ -74,8 +74,9 @@ def test_read_record_with_a_flipped_bit_raises(record, tmp_path):
         data = bytearray(good)
         data[bit // 8] ^= 1 << bit % 8
         path.write_bytes(data)
-        with pytest.raises(InputError, match=r"one\.json"):
+        with pytest.raises(InputError) as caught:
             read_record(path)
+        assert str(path) in str(caught.value)
 
 
 def test_read_record_without_a_hash_reads_a_record_of_an_older_version(record, tmp_path):
@@ -105,9 +106,8 @@ def test_paper_with_a_wrong_field_in_a_record_names_file_and_field(field, value,
     path.parent.mkdir(parents=True)
     text = json.dumps({**record.to_json(), field: value})
     path.write_text(text)
-    with pytest.raises(InputError, match=f"^{path}: ") as caught:
+    with refused({"versions": "versions.torch", "curve": "curve.0"}.get(field, field), path):
         read_record(path)
-    assert caught.value.field.split(".")[0] == field
     smallest = ["table1", "--scale", "smoke", "--cells", "ED40:standard"]
     for words in (["status", "table1"], ["report", "--out", str(tmp_path / "out")], ["run", *smallest]):
         places = ["--results", str(path.parent), "--root", str(tmp_path / "runs")]
@@ -139,9 +139,8 @@ def test_paper_with_a_wrong_field_in_a_record_names_file_and_field(field, value,
 def test_record_with_a_wrong_loop_score_names_the_field(change, expected, record):
     data = record.to_json()
     data["test"]["rows"][0].update(change)
-    with pytest.raises(InputError, match=r"^file: ") as caught:
+    with refused(expected, "file"):
         Record.from_json(data, "file")
-    assert caught.value.field == expected
 
 
 @pytest.mark.parametrize(
@@ -213,13 +212,13 @@ def test_save_record_of_what_could_not_be_read_again_writes_nothing(record, tmp_
     path = tmp_path / "one.json"
     save_record(path, record)
     before = path.read_text()
-    for wrong in (
-        replace(record, test=replace(record.test, rows=rows)),
-        replace(record, extra={"continuity": {"coefficient": math.inf}}),
-        replace(record, seconds=math.nan),
-        replace(record, steps=record.steps + 1),
+    for field, wrong in (
+        ("test.rows.0.loss", replace(record, test=replace(record.test, rows=rows))),
+        ("extra.continuity.coefficient", replace(record, extra={"continuity": {"coefficient": math.inf}})),
+        ("seconds", replace(record, seconds=math.nan)),
+        ("steps", replace(record, steps=record.steps + 1)),
     ):
-        with pytest.raises(InputError, match=r"one\.json: \w+"):
+        with refused(field, path):
             save_record(path, wrong)
     assert path.read_text() == before
 
@@ -260,28 +259,27 @@ def test_measure_run_non_finite_at_the_trained_loops_records_a_failed_try(tmp_pa
     assert "finite numbers" in record.note
 
 
-@pytest.mark.parametrize("change", [{"finished": True}, {"step": "x"}, {"versions": None}, {"flops": True}])
-def test_finish_run_with_a_wrong_result_file_names_the_field(change, runs, tmp_path):
+@pytest.mark.parametrize(("field", "value"), [("finished", True), ("step", "x"), ("versions", None), ("flops", True)])
+def test_finish_run_with_a_wrong_result_file_names_it_and_the_field(field, value, runs, tmp_path):
     folder = tmp_path / CONFIG.folder_name
     shutil.copytree(runs / CONFIG.folder_name, folder)
     (folder / RECORD_NAME).unlink()
     path = folder / "result.json"
-    whole = {} if "finished" in change else read_sealed(path)
-    save_sealed(path, {**whole, **change})
-    with pytest.raises(InputError, match=r"result\.json: \w+: expected"):
+    whole = {} if field == "finished" else read_sealed(path)
+    save_sealed(path, {**whole, field: value})
+    with refused(path, "step" if field == "finished" else field):
         finish_run(CONFIG, tmp_path, MADE.eval_plan)
 
 
 def test_record_with_a_wrong_config_or_an_unknown_field_names_it(record):
     for data, field in [
-        ({**record.to_json(), "config": {"task": {"name": "nonsense"}}}, "config"),
+        ({**record.to_json(), "config": {"task": {"name": "nonsense"}}}, "config.task"),
         ({**record.to_json(), "config": {**CONFIG.to_json(), "seed": "x"}}, "config.seed"),
         ({**record.to_json(), "speed": 3}, "speed"),
-        ([], None),
+        ([], "file"),
     ]:
-        with pytest.raises(InputError, match=r"^file: ") as caught:
+        with refused(field, "file"):
             Record.from_json(data, "file")
-        assert caught.value.field == field
 
 
 def test_record_of_an_unfinished_run_needs_no_test_and_fills_no_cell(record, tmp_path):
@@ -316,7 +314,7 @@ def test_load_records_refuses_two_results_of_one_run_but_not_two_copies(record, 
     save_record(second, record)
     assert load_records(tmp_path, None) == {record.key: record}
     save_record(second, replace(record, seconds=record.seconds + 1))
-    with pytest.raises(InputError, match=f"{first} and {second} have different results of one run"):
+    with refused(None, first, second):
         load_records(tmp_path, None)
 
 
@@ -349,7 +347,7 @@ def test_collect_adds_records_and_replaces_only_with_the_flag(runs, record, tmp_
     assert read_record(path) == record
     more = replace(record, sets={"2 n": record.test})
     assert collect([more], tmp_path) == [path]
-    with pytest.raises(InputError, match="--replace"):
+    with refused(None, "--replace"):
         collect([record], tmp_path)
 
 
@@ -360,9 +358,8 @@ def test_collect_never_replaces_another_run_of_the_same_name(record, tmp_path):
     save_record(path, other)
     before = path.read_text()
     for replaced in (False, True):
-        with pytest.raises(InputError, match="holds another run of the same name") as caught:
+        with refused(None, path):
             collect([record], tmp_path, replaced=replaced)
-        assert str(path) in str(caught.value)
     assert path.read_text() == before
 
 

@@ -28,9 +28,9 @@ from looped.experiments.workers import LocalWorkers, Workers, threads_per_worker
 from looped.training.logger import read_log
 from looped.training.run_folder import RunFolder
 from looped.training.trainer import Diverged
-from looped.utils.errors import InputError
 from looped.utils.files import read_sealed, save_sealed
 from tests.paths import ROOT
+from tests.refusal import refused
 
 
 def small(*patterns: str) -> Experiment:
@@ -380,7 +380,7 @@ def test_runner_notes_a_run_that_diverges(tmp_path, monkeypatch):
 def test_runner_without_a_text_of_the_plan_fails_before_training(tmp_path):
     made = experiment("table3", "smoke")
     made = replace(made, eval_plan=replace(made.eval_plan, texts=("no-such-text",)))
-    with pytest.raises(InputError, match="no text 'no-such-text'"):
+    with refused(None, "no-such-text"):
         run_experiment(made, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 

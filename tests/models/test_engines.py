@@ -16,6 +16,7 @@ from looped.training.loss import to_device
 from looped.training.optim import Muon, orthogonalise
 from looped.training.trainer import Trainer
 from looped.utils.errors import InputError
+from tests.refusal import refused
 from tests.training.conftest import tiny
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="with a card, tests/gpu has these on the card")
@@ -170,7 +171,7 @@ def test_set_engine_replaces_the_last_engine():
     plain = stack.add_attention
     assert (set_engine(stack, "compiled"), stack.add_attention is plain) == ("compiled", False)
     assert (set_engine(stack, "eager"), stack.add_attention is plain) == ("eager", True)
-    with pytest.raises(InputError, match="unknown engine 'fuse'; did you mean 'fused'"):
+    with refused("engine", "fused"):
         set_engine(stack, "fuse")
 
 

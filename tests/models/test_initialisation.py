@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from looped import ModelConfig, Spec, build_model
 from looped.config import OptimizerConfig
 from looped.training.optim import Optimizer
+from tests.refusal import refused
 
 from .cases import CONDITIONINGS, FREE_TABLES, GATED, TOKENS, VECTORS, examples, small
 from .twin import SET_BY
@@ -83,7 +84,7 @@ def test_random_modulation_init_changes_only_the_modulation(conditioning):
 
 @pytest.mark.parametrize("conditioning", ["none", "static", "table", "eta", "additive"])
 def test_random_modulation_init_without_timestep_raises(conditioning):
-    with pytest.raises(ValueError, match="modulation_init: expected"):
+    with refused("modulation_init", conditioning, error=ValueError):
         _modulated(conditioning=conditioning, modulation_init="random")
 
 

@@ -7,6 +7,7 @@ import torch
 
 from looped import InputError, ModelConfig, Spec, build_model, evaluate
 from looped.tasks import EditDistance
+from tests.refusal import refused
 
 from .cases import BLOCKS, CAUSAL, FREE_TABLES, SPECS, TOKENS, VECTORS, examples, label, scattered, small
 
@@ -274,56 +275,55 @@ def _model(spec=TOKENS, **knobs):
 
 
 MISTAKES = {
-    "no loops": (lambda: _model()(FITTING, num_loops=0), "num_loops: expected"),
-    "no loops to count": (lambda: _model().flops(num_loops=0), "num_loops: expected"),
-    "no loops to show": (lambda: _model().iterate(FITTING, -1), "num_loops: expected"),
-    "half a loop": (lambda: _model()(FITTING, 2.5), "num_loops: expected"),
-    "half a loop to show": (lambda: _model().iterate(FITTING, 2.5), "num_loops: expected"),
+    "no loops": (lambda: _model()(FITTING, num_loops=0), ["num_loops"]),
+    "no loops to count": (lambda: _model().flops(num_loops=0), ["num_loops"]),
+    "no loops to show": (lambda: _model().iterate(FITTING, -1), ["num_loops"]),
+    "half a loop": (lambda: _model()(FITTING, 2.5), ["num_loops"]),
+    "half a loop to show": (lambda: _model().iterate(FITTING, 2.5), ["num_loops"]),
     "half a loop back": (
         lambda: next(_model().iterate(FITTING, 2, 1.5)),
-        "backprop_loops: expected",
+        ["backprop_loops"],
     ),
     "half a loop of a stack": (
         lambda: _model().stack(torch.zeros(2, 3, 8), 1.5),
-        "num_loops: expected",
+        ["num_loops"],
     ),
     "a mask for loops": (
         lambda: _model().stack(torch.zeros(2, 3, 8), torch.ones(2, 3, dtype=torch.bool)),
-        "num_loops: expected",
+        ["num_loops"],
     ),
-    "half a loop to read": (lambda: _model(num_loops=2)(FITTING, read=(1.5,)), r"loops in 1\.\.2, got \(1\.5,\)"),
+    "half a loop to read": (lambda: _model(num_loops=2)(FITTING, read=(1.5,)), ["read", (1.5,)]),
     "half a loop to measure": (
         lambda: evaluate(_model(SMALL_TASK.spec), SMALL_TASK, "test", 5, [2.5]),
-        "loops: expected",
+        ["loops"],
     ),
-    "no examples": (lambda: _model()(FITTING[:0]), r"^inputs: .* got shape \(0, 6\)"),
-    "no tokens": (lambda: _model()(FITTING[:, :0]), r"^inputs: .* got shape \(2, 0\)"),
-    "no vectors": (lambda: _model(VECTORS)(examples(VECTORS)[:0]), "at least one example"),
-    "loops of a standard model": (lambda: _model(block="standard")(FITTING, 2), "num_loops: expected"),
-    "read too late": (lambda: _model(num_loops=2)(FITTING, read=(1, 3)), r"loops in 1\.\.2, got \(1, 3\)"),
-    "read too early": (lambda: _model(num_loops=2)(FITTING, read=(0,)), r"loops in 1\.\.2, got \(0,\)"),
-    "read nothing": (lambda: _model()(FITTING, read=()), r"got \(\)"),
-    "too long": (lambda: _model()(TOO_LONG), "^inputs: .*6 tokens.* got 7"),
-    "too long for coordinates": (lambda: _model(positions="coordinates")(TOO_LONG), "^inputs: .*got 7"),
-    "no coordinates": (lambda: _model(NO_COORDINATES, positions="coordinates"), "model.positions: expected"),
-    "heads": (lambda: small(dim=8, num_heads=3), "num_heads: expected"),
-    "odd width": (lambda: small(dim=9, num_heads=3), "dim: expected"),
-    "odd head": (lambda: small(dim=6, num_heads=2, positions="rotary"), "positions: expected"),
-    "no width": (lambda: small(dim=0), "dim: expected"),
-    "no layers": (lambda: small(num_layers=0), "num_layers: expected"),
-    "standard loops": (lambda: small(block="standard", num_loops=2), "num_loops: expected"),
-    "conditioning": (lambda: small(block="looped", conditioning="table"), "conditioning: expected"),
-    "block": (lambda: small(block="loop"), "'loop'; did you mean 'looped'"),
-    "activation": (lambda: small(activation="glu"), "did you mean 'gelu'"),
+    "no examples": (lambda: _model()(FITTING[:0]), ["inputs", (0, 6)]),
+    "no tokens": (lambda: _model()(FITTING[:, :0]), ["inputs", (2, 0)]),
+    "no vectors": (lambda: _model(VECTORS)(examples(VECTORS)[:0]), ["inputs", (0, 6, 3)]),
+    "loops of a standard model": (lambda: _model(block="standard")(FITTING, 2), ["num_loops"]),
+    "read too late": (lambda: _model(num_loops=2)(FITTING, read=(1, 3)), ["read", (1, 3)]),
+    "read too early": (lambda: _model(num_loops=2)(FITTING, read=(0,)), ["read", (0,)]),
+    "read nothing": (lambda: _model()(FITTING, read=()), ["read", ()]),
+    "too long": (lambda: _model()(TOO_LONG), ["inputs", 6, 7]),
+    "too long for coordinates": (lambda: _model(positions="coordinates")(TOO_LONG), ["inputs", 6, 7]),
+    "no coordinates": (lambda: _model(NO_COORDINATES, positions="coordinates"), ["model.positions"]),
+    "heads": (lambda: small(dim=8, num_heads=3), ["num_heads"]),
+    "odd width": (lambda: small(dim=9, num_heads=3), ["dim"]),
+    "odd head": (lambda: small(dim=6, num_heads=2, positions="rotary"), ["positions"]),
+    "no width": (lambda: small(dim=0), ["dim"]),
+    "no layers": (lambda: small(num_layers=0), ["num_layers"]),
+    "standard loops": (lambda: small(block="standard", num_loops=2), ["num_loops"]),
+    "conditioning": (lambda: small(block="looped", conditioning="table"), ["conditioning"]),
+    "block": (lambda: small(block="loop"), ["block", "looped"]),
+    "activation": (lambda: small(activation="glu"), ["activation", "gelu"]),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_invalid_arguments_raise_in_one_line(mistake):
-    make, message = MISTAKES[mistake]
-    with pytest.raises(InputError, match=message) as raised:
+    make, named = MISTAKES[mistake]
+    with refused(*named):
         make()
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("positions", ["none", "sinusoidal", "rotary"])
@@ -332,24 +332,24 @@ def test_other_positions_accept_any_length(positions):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "message"),
+    ("inputs", "value"),
     [
-        (torch.zeros(2, 3, 4, dtype=torch.long), "token ids"),
-        (torch.zeros(2, 3), "integer"),
-        (torch.full((2, 3), 10_000), "token ids in 0"),
-        (torch.full((2, 3), -1), "got -1"),
+        (torch.zeros(2, 3, 4, dtype=torch.long), (2, 3, 4)),
+        (torch.zeros(2, 3), torch.float32),
+        (torch.full((2, 3), 10_000), 10_000),
+        (torch.full((2, 3), -1), -1),
     ],
 )
-def test_invalid_tokens_raise(inputs, message):
+def test_invalid_tokens_raise(inputs, value):
     model = build_model(small(), TOKENS)
-    with pytest.raises(InputError, match=message):
+    with refused("inputs", value):
         model(inputs)
 
 
-@pytest.mark.parametrize("arguments", [(0, None), (2, 0)])
-def test_stack_without_loops_raises(arguments):
+@pytest.mark.parametrize(("arguments", "field"), [((0, None), "num_loops"), ((2, 0), "backprop_loops")])
+def test_stack_without_loops_raises(arguments, field):
     model = build_model(small(), TOKENS)
-    with pytest.raises(InputError, match="at least 1, got 0"):
+    with refused(field, 0):
         next(model.stack.iterate(model.embed(examples(TOKENS)), *arguments))
 
 

@@ -15,6 +15,7 @@ from looped.tasks import SPLITS, TASKS, task_class
 from looped.tasks.datasets import fingerprint
 from looped.utils.errors import InputError
 from tests.paths import ROOT
+from tests.refusal import refused
 from tests.tasks.worked_example import Majority
 
 SMALL = {
@@ -194,9 +195,8 @@ def test_parse_reads_rendered_examples_back(task):
 
 
 def test_parse_empty_text_raises(task):
-    with pytest.raises(InputError, match="expected") as caught:
+    with refused(None):
         task.parse("")
-    assert "\n" not in str(caught.value)
 
 
 def test_verify_accepts_every_example(task):
@@ -314,7 +314,7 @@ def test_task_is_a_frozen_hashable_config(task):
 
 
 def test_task_class_unknown_name_raises_with_a_suggestion():
-    with pytest.raises(InputError, match="did you mean 'sudoku'"):
+    with refused("task", "sudoku"):
         task_class("suduko")
 
 

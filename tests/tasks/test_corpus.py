@@ -23,6 +23,7 @@ from looped.tasks.language.task import Language
 from looped.tasks.language.tokenizer import GPT2
 from looped.utils.errors import InputError
 from tests.cli.command import answer, complaint
+from tests.refusal import refused
 from tests.tasks.conftest import PROSE
 
 
@@ -104,7 +105,7 @@ class TestCorpus:
         bomb.write_bytes(zstandard.ZstdCompressor().compress(bytes(256 << 20)))
         assert bomb.stat().st_size < 50_000
         assert max(map(len, corpus._unpacked(str(bomb)))) <= corpus.MAX_LINE
-        with pytest.raises(InputError, match=r"bomb\.txt\.zst: expected a newline within"):
+        with refused(bomb):
             corpus.tokens(str(bomb), "train", "article")
 
     @pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the zstd program")
@@ -116,7 +117,7 @@ class TestCorpus:
         broken.write_bytes(packed.read_bytes()[:-9])
         monkeypatch.setitem(sys.modules, "zstandard", None)
         assert whole(str(packed)).tolist() == whole(str(prose)).tolist()
-        with pytest.raises(InputError, match="cut short"):
+        with refused(None, broken):
             whole(str(broken))
 
     def test_hugging_face_data_set_is_read(self, monkeypatch):
@@ -137,7 +138,7 @@ class TestCorpus:
         task = Language(text="hf:someone/text:plain")
         assert GPT2.decode(task.tokens("test").tolist()) == "test row\n\nanother\n"
         monkeypatch.setitem(sys.modules, "datasets", None)
-        with pytest.raises(InputError, match="pip install datasets"):
+        with refused(None, "pip install datasets"):
             Language(text="hf:someone/other:plain").tokens("test")
 
     def test_interrupted_encoding_resumes(self, prose, monkeypatch, own_cache):
@@ -175,8 +176,9 @@ class TestCorpus:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
         try:
-            with pytest.raises(InputError, match="cannot write"):
+            with pytest.raises(InputError) as caught:
                 whole(str(prose))
+            assert own_cache in Path(caught.value.field).parents
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert not list(own_cache.glob("tokens/*.bin"))
@@ -184,51 +186,50 @@ class TestCorpus:
 
     def test_unreadable_text_raises(self, tmp_path, prose):
         files = {
-            "empty.txt": (b"", "is empty"),
-            "latin.txt": (b"fine\nfine\ncaf\xe9 au lait\n", r"latin\.txt, line 3: expected UTF-8 text, got byte 0xe9"),
-            "cut.txt.zst": (b"\x28\xb5\x2f\xfd\x04", "cut short or no zstd"),
-            "no.txt.zst": (b"plain text", "cut short or no zstd"),
+            "empty.txt": (b"", []),
+            "latin.txt": (b"fine\nfine\ncaf\xe9 au lait\n", ["line 3", "0xe9"]),
+            "cut.txt.zst": (b"\x28\xb5\x2f\xfd\x04", []),
+            "no.txt.zst": (b"plain text", []),
         }
-        for name, (content, message) in files.items():
-            self.refused(tmp_path / name, content, message)
+        for name, (content, values) in files.items():
+            self.assert_refused(tmp_path / name, content, values)
 
     def test_damaged_parquet_file_raises(self, tmp_path):
         pytest.importorskip("pyarrow")
-        self.refused(tmp_path / "no.parquet", b"plain text", "no parquet file")
+        self.assert_refused(tmp_path / "no.parquet", b"plain text", [])
 
-    def refused(self, path, content, complaint):
+    def assert_refused(self, path, content, values):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=complaint) as caught:
+        with refused(path if "latin" in path.name else None, path, *values):
             whole(str(path))
-        assert "\n" not in str(caught.value)
 
     def test_unreadable_source_raises_with_its_path(self, tmp_path):
         for name in ("train.txt", "valid.txt", "test.txt"):
             (tmp_path / name).mkdir()
-        with pytest.raises(InputError, match=r"^cannot read .*/train\.txt: Is a directory$"):
+        with refused(tmp_path / "train.txt"):
             Language(text=str(tmp_path)).tokens("train")
         (tmp_path / "test.txt").rmdir()
         (tmp_path / "test.txt").symlink_to(tmp_path / "gone")
-        with pytest.raises(InputError, match=r"^cannot read .*/test\.txt: No such file"):
+        with refused(tmp_path / "test.txt"):
             Language(text=str(tmp_path)).tokens("test")
 
     def test_parquet_without_the_text_column_raises(self, tmp_path):
         arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         parquet.write_table(arrow.table({"words": ["a"]}), tmp_path / "wrong.parquet")
-        with pytest.raises(InputError, match="expected a column text, got words"):
+        with refused(tmp_path / "wrong.parquet", "words"):
             whole(str(tmp_path / "wrong.parquet"))
 
     def test_missing_text_raises(self, tmp_path, monkeypatch):
         monkeypatch.setenv("LOOPED_DATA", str(tmp_path))
         task = Language()
         assert task.spec.output_size == 50304
-        with pytest.raises(InputError, match=r"no text 'wikitext' here or in"):
+        with refused(None, "wikitext"):
             task.sample(0, "train", [0])
         (tmp_path / "wikitext").mkdir()
-        with pytest.raises(InputError, match="no text in"):
+        with refused(None, tmp_path / "wikitext"):
             task.sample(0, "train", [0])
         (tmp_path / "wikitext" / "wiki.valid.raw").write_text("text\n" * 3000)
-        with pytest.raises(InputError, match="no training text in"):
+        with refused(None, tmp_path / "wikitext", "train"):
             task.sample(0, "train", [0])
         assert task.sample(0, "validation", [0]).inputs.shape == (1, 1024)
 
@@ -270,7 +271,7 @@ class TestCorpus:
     def test_other_files_beside_a_training_text_raise(self, tmp_path):
         for name in ("train.txt", "notes.txt"):
             (tmp_path / name).touch()
-        with pytest.raises(InputError, match=r"cannot tell what is held out .* got notes\.txt"):
+        with refused(None, tmp_path, "notes.txt"):
             corpus.find(str(tmp_path), "train")
         (tmp_path / "notes.txt").rename(tmp_path / "train-2.txt")
         assert corpus.find(str(tmp_path), "train")[1:] == (0, 0.9)
@@ -279,7 +280,7 @@ class TestCorpus:
         for name in ("train_valid.txt", "test.txt"):
             (tmp_path / name).touch()
         for split in ("train", "validation", "test"):
-            with pytest.raises(InputError, match=r"train_valid\.txt is: expected .* one, got train and validation$"):
+            with refused(None, "train_valid.txt", "train and validation"):
                 corpus.find(str(tmp_path), split)
 
     def test_split_names_ignore_case(self, tmp_path):
@@ -323,7 +324,7 @@ def test_blocks_end_at_a_line_end(parts, size):
 
 def test_invalid_utf8_raises_with_byte_and_line(monkeypatch):
     monkeypatch.setattr(corpus, "BLOCK", 4)
-    with pytest.raises(InputError, match=r"^text, line 4: expected UTF-8 text, got byte 0xff$"):
+    with refused("text", "line 4", "0xff"):
         list(corpus._decoded([b"one\ntwo", b"\n", b"three\nfo", b"ur\xff", b"\n"], "text"))
 
 

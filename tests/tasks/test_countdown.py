@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from looped.tasks.countdown.search import EQUALS, MINUS, OPERATORS, OVER, PLUS, TIMES, ZERO, search
 from looped.tasks.countdown.task import Countdown, solution_fault
 from looped.utils.errors import InputError
+from tests.refusal import refused
 
 PAPER_INPUT = "58 84 48 62 -> 96"
 PAPER_SOLUTION = "62 - 58 = 4, 48 / 4 = 12, 84 + 12 = 96"
@@ -124,7 +125,7 @@ def test_wrong_answer_scores_zero_and_fails_verify(wrong):
 
 def test_verify_huge_number_raises():
     digits = "1" * 5000
-    with pytest.raises(InputError, match=r"^solution: expected 10"):
+    with refused("solution", 10):
         Countdown().verify({"numbers": [1, 2], "target": 10, "solution": f"1 + 2 = {digits}"})
 
 
@@ -200,11 +201,11 @@ def test_max_result_limits_every_step():
 
 def test_verify_accepts_only_the_first_solution_within_the_limits():
     example = {"numbers": [99, 99, 99, 99], "target": 100, "solution": "99 / 99 = 1, 99 * 1 = 99, 99 + 1 = 100"}
-    with pytest.raises(InputError, match="1 is not available"):
+    with refused("solution", "99 + 1 = 100"):
         Countdown().verify(example)
     example["solution"] = "99 * 99 = 9801, 99 + 9801 = 9900, 9900 / 99 = 100"
     Countdown().verify(example)  # a result is appended to the remaining numbers
-    with pytest.raises(InputError, match=r"^solution: expected the first"):
+    with refused("solution"):
         Countdown(max_result=500).verify(example)
 
 
@@ -258,19 +259,19 @@ def test_sample_of_smaller_size_has_shorter_examples():
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "values"),
     [
-        ("58 84 48 62 96", "58 84 48 62 -> 96"),
-        ("58 84 48 620 -> 96", "1..99, got 620"),
-        ("58 84 48 62 -> 101", "10..100, got 101"),
-        ("58 84 48 62 3 -> 96", "2 to 4 numbers, got 5"),
-        ("58 84 a 62 -> 96", "numbers and a target"),
-        (f"{'1' * 5000} 2 -> 20", "numbers and a target"),
-        (f"1 2 -> {'1' * 5000}", "numbers and a target"),
+        ("58 84 48 62 96", ["'58 84 48 62 96'"]),
+        ("58 84 48 620 -> 96", ["1..99", 620]),
+        ("58 84 48 62 -> 101", ["10..100", 101]),
+        ("58 84 48 62 3 -> 96", [2, 4, 5]),
+        ("58 84 a 62 -> 96", []),
+        (f"{'1' * 5000} 2 -> 20", []),
+        (f"1 2 -> {'1' * 5000}", []),
     ],
 )
-def test_parse_invalid_text_raises(text, complaint):
-    with pytest.raises(InputError, match=complaint):
+def test_parse_invalid_text_raises(text, values):
+    with refused(None, *values):
         Countdown().parse(text)
 
 
@@ -286,5 +287,5 @@ def test_invalid_settings_raise_with_the_field():
         Countdown(min_target=10, max_target=11, held_out=0.8)
     assert caught.value.field == "task.held_out"
     assert len(Countdown(min_target=10, max_target=11, held_out=0.7).targets_of("train")) == 1
-    with pytest.raises(InputError, match="too few targets"):
+    with refused("countdown"):
         Countdown(count=2, max_input=2, min_target=50, max_target=60).sample(0, "train", [0])

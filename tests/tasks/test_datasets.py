@@ -7,6 +7,7 @@ import pytest
 
 from looped.tasks import Countdown, DecisionTree, EditDistance, Language, datasets
 from looped.utils.errors import InputError
+from tests.refusal import refused
 
 TASK = Countdown(count=3, max_input=20, max_target=40)
 
@@ -58,26 +59,25 @@ def test_build_writes_the_samples_and_check_accepts_them(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "fields", "complaint"),
+    ("line", "fields", "values"),
     [
-        (7, {"solution": "1 + 1 = 2, 2 + 2 = 5"}, r"set.jsonl, line 7: solution"),
-        (8, {"target": 41}, r"line 8: .* 41"),
-        (5, {"solution": 7}, r"line 5: solution: .* int"),
-        (6, {"numbers": [1, 2, 3] * 9}, r"line 6: "),
-        (9, {"numbers": 5}, r"line 9: numbers: .* int"),
-        (10, {"numbers": [3, "5", 7]}, r"line 10: numbers"),
-        (1, {"task": {"name": "countdwn"}}, r"line 1: .*'countdwn'.*'countdown'"),
-        (1, {"task": {"name": "countdown", "cuont": 3}}, r"line 1: task.cuont"),
-        (1, {"size": 41}, r"41 examples.* got 40"),
-        (1, {"size": 39}, r"line 41: .*39 examples"),
-        (1, {"size": "many"}, r"line 1: .*task and size"),
+        (7, {"solution": "1 + 1 = 2, 2 + 2 = 5"}, ["line 7", "solution"]),
+        (8, {"target": 41}, ["line 8", 41]),
+        (5, {"solution": 7}, ["line 5", "solution", "int"]),
+        (6, {"numbers": [1, 2, 3] * 9}, ["line 6"]),
+        (9, {"numbers": 5}, ["line 9", "numbers", "int"]),
+        (10, {"numbers": [3, "5", 7]}, ["line 10", "numbers"]),
+        (1, {"task": {"name": "countdwn"}}, ["line 1", "countdwn", "'countdown'"]),
+        (1, {"task": {"name": "countdown", "cuont": 3}}, ["line 1", "task.cuont", "task.count"]),
+        (1, {"size": 41}, [41, 40]),
+        (1, {"size": 39}, ["line 41", 39]),
+        (1, {"size": "many"}, ["line 1", "size"]),
     ],
 )
-def test_check_wrong_line_raises_with_its_number(built, line, fields, complaint):
+def test_check_wrong_line_raises_with_its_number(built, line, fields, values):
     change(built, line, **fields)
-    with pytest.raises(InputError, match=complaint) as caught:
+    with refused(built, *values):
         datasets.check(built)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,8 @@ def test_check_impossible_example_raises(tmp_path, fields):
     change(path, 3, first="abcdef", second="abcdef", answer=0)
     assert datasets.check(path)["examples"] == 3
     change(path, 3, **fields)
-    with pytest.raises(InputError, match="line 3: ") as caught:
+    with refused(path, "line 3"):
         datasets.check(path)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32, 2**64])
@@ -118,18 +117,18 @@ def test_invalid_seed_or_size_raises(tmp_path, seed):
 
 
 def test_check_other_file_raises(tmp_path, built):
-    for content, complaint in (
-        (b"", "wrong.jsonl: .*empty"),
-        (b"\xff\xfe\n", "line 1: .*JSON object"),
-        (b"[1, 2]\n", "line 1: .*JSON object"),
-        (b"[" * 100_000 + b"\n", "line 1: .*JSON object"),
-        (built.read_bytes()[:-20], "line 41: .*JSON object"),
+    for content, values in (
+        (b"", []),
+        (b"\xff\xfe\n", ["line 1"]),
+        (b"[1, 2]\n", ["line 1"]),
+        (b"[" * 100_000 + b"\n", ["line 1"]),
+        (built.read_bytes()[:-20], ["line 41"]),
     ):
         path = tmp_path / "wrong.jsonl"
         path.write_bytes(content)
-        with pytest.raises(InputError, match=complaint):
+        with refused(path, *values):
             datasets.check(path)
-    with pytest.raises(InputError, match=r"absent.jsonl: No such file"):
+    with refused(tmp_path / "absent.jsonl"):
         datasets.check(tmp_path / "absent.jsonl")
 
 
@@ -150,7 +149,7 @@ def test_build_on_a_full_disk_keeps_the_old_file(tmp_path, built):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
-        with pytest.raises(InputError, match=r"cannot write .*set.jsonl"):
+        with refused(built):
             datasets.build(TASK, built, 5000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -160,9 +159,9 @@ def test_build_on_a_full_disk_keeps_the_old_file(tmp_path, built):
 
 def test_build_to_an_invalid_path_raises(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot write"):
+    with refused(tmp_path / "file" / "set.jsonl"):
         datasets.build(TASK, tmp_path / "file" / "set.jsonl", 10)
-    with pytest.raises(InputError, match="folder"):
+    with refused(tmp_path):
         datasets.build(TASK, tmp_path, 10)
     with pytest.raises(InputError) as caught:
         datasets.build(TASK, tmp_path / "set.jsonl", 0)
@@ -207,5 +206,5 @@ def test_check_of_an_endless_line_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("looped.utils.files.MAX_LINE", 1000)
     path = tmp_path / "line.jsonl"
     path.write_text("a" * 1000)
-    with pytest.raises(InputError, match=r"line\.jsonl, line 1: expected fewer than 1,000 characters in a line"):
+    with refused(path, "line 1", "1,000"):
         datasets.check(path)

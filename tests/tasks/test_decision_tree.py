@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from looped.tasks.decision_tree import DecisionTree, tree_value
 from looped.utils.errors import InputError
+from tests.refusal import refused
 
 
 def leaf_of_path(example: dict, x: list[float]) -> float:
@@ -121,7 +122,7 @@ def test_verify_wrong_value_raises():
     example = task.examples(0, "train", [0])[0]
     task.verify(example)
     example["y"][3] += 1e-3
-    with pytest.raises(InputError, match="point 4"):
+    with refused(None, "point 4"):
         task.verify(example)
 
 
@@ -142,19 +143,19 @@ def test_parse_reads_rendered_inputs_back(points):
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "values"),
     [
-        ("1 2 -> 3", "expected [?]"),
-        ("1 -> 3; 1 2 -> ?", "expected 2 numbers, got 1 in point 1"),
-        ("1 2 -> 3; 1 b -> ?", "expected numbers, got '1 b' in point 2"),
-        ("1 2; 1 2 -> ?", "in point 1"),
-        ("1 nan -> ?", "finite"),
-        ("1 2 -> 1; 1 2 -> 1; 1 2 -> 1; 1 2 -> ?", "1 to 3 points, got 4"),
-        ("", "1 to 3 points, got 0"),
+        ("1 2 -> 3", ["'3'", "point 1"]),
+        ("1 -> 3; 1 2 -> ?", [2, "point 1"]),
+        ("1 2 -> 3; 1 b -> ?", ["1 b", "point 2"]),
+        ("1 2; 1 2 -> ?", ["point 1"]),
+        ("1 nan -> ?", ["nan"]),
+        ("1 2 -> 1; 1 2 -> 1; 1 2 -> 1; 1 2 -> ?", [3, 4]),
+        ("", [3, 0]),
     ],
 )
-def test_parse_invalid_text_raises(text, complaint):
-    with pytest.raises(InputError, match=complaint):
+def test_parse_invalid_text_raises(text, values):
+    with refused(None, *values):
         DecisionTree(points=3, dims=2).parse(text)
 
 

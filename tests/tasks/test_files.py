@@ -10,6 +10,7 @@ import pytest
 from looped.tasks import SPLITS, make_task
 from looped.tasks.datasets import build
 from looped.utils.errors import InputError
+from tests.refusal import refused
 
 TASKS = {
     "edit-distance": {"length": 5, "alphabet": 3, "max_letters": 3},
@@ -106,7 +107,7 @@ def test_missing_answers_are_computed(tmp_path):
 def test_file_of_another_task_is_refused(tmp_path):
     build(make_task("lcs", **TASKS["lcs"]), tmp_path / "lcs.jsonl", 3)
     task = from_file(make_task("countdown", **TASKS["countdown"]), tmp_path / "lcs.jsonl")
-    with pytest.raises(InputError, match="expected examples of countdown, got 'lcs'"):
+    with refused(tmp_path / "lcs.jsonl", "countdown", "lcs"):
         task.sample(0, "train", [0])
 
 

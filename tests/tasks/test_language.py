@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from looped.tasks.language.task import Language
 from looped.tasks.language.tokenizer import GPT2
 from looped.utils.errors import InputError
+from tests.refusal import refused
 
 
 class TestWindows:
@@ -118,7 +119,7 @@ class TestText:
         assert GPT2.encode("".join((example["text"], example["next"]))).tolist()[2:4] == example["tokens"][2:4]
         task.verify(example)
         example["next"] += "!"
-        with pytest.raises(InputError, match=r"^next: "):
+        with refused("next"):
             task.verify(example)
 
     def test_answer_of_a_padding_token_is_empty(self):
@@ -126,14 +127,14 @@ class TestText:
         assert Language().answer(np.array([15496, 995])) == " world"
 
     def test_parse_invalid_text_raises(self):
-        for text, complaint in (
-            ("", "1 to 4 tokens, got 0"),
-            ("a b c d e", "1 to 4 tokens, got 5"),
-            ("#50257", "below 50257, got 50257"),
-            ("#7 #" + "1" * 5000, "below 50257, got 1111"),
-            ("\ud800", "Unicode"),
+        for text, values in (
+            ("", [4, 0]),
+            ("a b c d e", [4, 5]),
+            ("#50257", [50257]),
+            ("#7 #" + "1" * 5000, [50257, "1111"]),
+            ("\ud800", []),
         ):
-            with pytest.raises(InputError, match=complaint):
+            with refused(None, *values):
                 Language(seq_len=4).parse(text)
 
     def test_invalid_settings_raise_with_the_field(self):

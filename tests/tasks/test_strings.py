@@ -13,6 +13,7 @@ from rapidfuzz.distance import LCSseq, Levenshtein
 from looped.tasks import EditDistance, LongestCommonSubsequence
 from looped.tasks.strings.alignment import common_subsequences, edit_distances
 from looped.utils.errors import InputError
+from tests.refusal import refused
 
 WORDS = st.text("abc", max_size=12)
 PAIRS = st.lists(st.one_of(st.tuples(WORDS, WORDS), WORDS.map(lambda word: (word, word))), min_size=1, max_size=70)
@@ -202,7 +203,7 @@ def test_any_lengths_sample_and_parse_every_length():
     assert {(len(first), len(second)) for first, second in pairs} == {(i, j) for i in range(1, 7) for j in range(1, 7)}
     assert task.render(task.parse("a|abcdef")) == "a|abcdef"
     assert task.spec.seq_len == 6 + 1 + 6 + 1
-    with pytest.raises(InputError, match=r"second string: .*1 to 6 letters, got 7"):
+    with refused(None, "second", 6, 7):
         task.parse("abc|abcdefg")
 
 
@@ -243,22 +244,20 @@ def test_min_length_gives_every_length():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "values"),
     [
-        ("abc", "a bar"),
-        ("abcd|ab|c", "a bar"),
-        ("abCd|abcd", "'C'"),
-        ("abcda|abcd", "first string: expected 1 to 4 letters, got 5"),
-        ("|abcd", "first string: expected 1 to 4 letters, got 0"),
-        ("a|abcd", "second string: expected 1 to 3 letters, got 4"),
-        ("abcd|abcdabc", "second string: expected 1 to 6 letters, got 7"),
+        ("abc", ["abc"]),
+        ("abcd|ab|c", ["abcd|ab|c"]),
+        ("abCd|abcd", ["C"]),
+        ("abcda|abcd", ["first", 4, 5]),
+        ("|abcd", ["first", 4, 0]),
+        ("a|abcd", ["second", 3, 4]),
+        ("abcd|abcdabc", ["second", 6, 7]),
     ],
 )
-def test_parse_invalid_pair_raises(text, said):
-    with pytest.raises(InputError, match="expected") as caught:
+def test_parse_invalid_pair_raises(text, values):
+    with refused(None, *values):
         EditDistance(length=4).parse(text)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("task", [EditDistance(length=8), LongestCommonSubsequence(length=8)])
@@ -336,5 +335,5 @@ def test_invalid_settings_raise(field, value):
 
 
 def test_sample_of_too_few_strings_raises():
-    with pytest.raises(InputError, match="too few"):
+    with refused("lcs"):
         LongestCommonSubsequence(length=1, alphabet=2).sample(0, "validation", range(1))

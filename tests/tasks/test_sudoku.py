@@ -18,6 +18,7 @@ from looped.tasks.sudoku.solver import geometry, solve_boards, workspace
 from looped.tasks.sudoku.task import Sudoku
 from looped.utils.errors import InputError
 from tests.paths import ROOT
+from tests.refusal import refused
 
 PUZZLE = "100503700603008090000009800010000000876100000000006000000000007080907604700060312"
 SOLUTION_4 = "2341142341323214"
@@ -327,7 +328,7 @@ def test_test_sets_are_by_difficulty_and_source(real_rows):
     assert list(sets)[:3] == ["easy", "medium", "hard"]
     seventeen = sets["puzzles2_17_clue"].sample(0, "test", range(200)).inputs
     assert (np.count_nonzero(seventeen, axis=1) == 17).all()
-    with pytest.raises(InputError, match=r"^split: "):
+    with refused("split"):
         sets["puzzles2_17_clue"].sample(0, "train", range(1))
     assert set(sets) - {"easy", "medium", "hard"} == {row["source"] for row in real_rows}
 
@@ -341,22 +342,22 @@ def test_parse_reads_lines_and_dots():
     assert task.render(task.parse(lines)) == PUZZLE
     (solution,) = all_solutions(PUZZLE)
     task.verify({"puzzle": PUZZLE, "solution": solution})
-    with pytest.raises(InputError, match=r"^solution: "):
+    with refused("solution"):
         task.verify({"puzzle": PUZZLE, "solution": solution[::-1]})
 
 
 @pytest.mark.parametrize(
-    ("board", "said"),
+    ("board", "values"),
     [
-        (PUZZLE[:-1], "expected 81 cells, got 80"),
-        (PUZZLE[:-1] + "x", "'x'"),
-        ("0" * 81, "several"),
-        ("11" + "0" * 79, "none"),
-        (next(all_solutions(PUZZLE)), "expected a board with an open cell"),
+        (PUZZLE[:-1], [81, 80]),
+        (PUZZLE[:-1] + "x", ["x"]),
+        ("0" * 81, ["0" * 81]),
+        ("11" + "0" * 79, ["11" + "0" * 79]),
+        (next(all_solutions(PUZZLE)), [next(all_solutions(PUZZLE))]),
     ],
 )
-def test_parse_invalid_board_raises(board, said):
-    with pytest.raises(InputError, match=said):
+def test_parse_invalid_board_raises(board, values):
+    with refused(None, *values):
         Sudoku().parse(board)
 
 
@@ -393,5 +394,5 @@ def test_invalid_settings_raise(knobs):
 
 
 def test_sample_of_impossible_puzzles_raises():
-    with pytest.raises(InputError, match="too few"):
+    with refused("sudoku", "hard"):
         Sudoku(side=4, difficulty="hard").sample(0, "train", [0])

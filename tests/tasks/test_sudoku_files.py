@@ -115,7 +115,7 @@ def test_pool_without_a_writable_cache_raises(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("in the way")
     monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
     pool.IN_MEMORY.clear()
-    with refused(None, tmp_path / "cache"):
+    with refused(tmp_path / "cache/sudoku/v1/train-00000.npz"):
         Sudoku().sample(0, "train", range(1))
     assert len(Sudoku(side=4).sample(0, "test", range(3)).inputs) == 3  # 4x4 puzzles need no cache
 

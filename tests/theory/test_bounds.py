@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looped import InputError, theory
+from looped import theory
 from looped.theory.bounds import (
     cells_for_loops,
     duplicate_measure,
@@ -22,6 +22,7 @@ from looped.theory.bounds import (
 )
 from looped.theory.grid import Grid
 from looped.theory.targets import FUNCTIONS
+from tests.refusal import refused
 from tests.theory.oracle import paper_number
 
 
@@ -259,7 +260,7 @@ def test_loops_between_two_grids_do_not_reach_the_printed_delta():
     )
     assert theorem_right_side(58, 2, 1, 2, linear, 600)["O((dN/(M delta))^(1/p))"] == pytest.approx(sqrt(2 * 2 / 600))
     assert theorem_right_side(59, inf, 1, 2, linear)["O((dN/(M delta))^(1/p))"] == 0  # weights without a bound
-    with pytest.raises(InputError, match=r"^loops: .* 20 "):
+    with refused("loops", 20):
         theorem_right_side(19, 2, 1, 2, linear)
 
 
@@ -310,14 +311,14 @@ def test_loops_for_an_error_are_the_fewest(variant, error):
         (lambda: loops_for_error(0.1, "lean", 0, 2, lambda _, t: t), "dim"),
         (lambda: loops_for_error(0.1, "lean", 1.0, 2, lambda _, t: t), "dim"),
         (lambda: loops_for_error(0.1, "lean-stream", 1, 2, lambda _, t: t, span=-1), "span"),
-        (lambda: loops_for_error(0.1, "leaner", 1, 2, lambda _, t: t), "unknown variant"),
+        (lambda: loops_for_error(0.1, "leaner", 1, 2, lambda _, t: t), "variant"),
         (lambda: theory.block_loops_needed(0, 1, 1, 1, 1), "num_sequences"),
         (lambda: theory.block_loops_needed(5.5, 1, 1, 1, 1), "num_sequences"),
         (lambda: loops_needed(4, 2, 3, 0), "parameters"),
     ],
 )
 def test_bounds_with_invalid_arguments_raise(call, field):
-    with pytest.raises(InputError, match=rf"^{field}\b"):
+    with refused(field):
         call()
 
 
@@ -353,7 +354,7 @@ def test_approximate_is_right_up_to_epsilon_below_the_border(variant, epsilon):
 
 @pytest.mark.parametrize("wrong", [0, -0.1, 0.34, Fraction(1, 2), float("nan"), "small", Fraction(1, 2**1001)])
 def test_approximate_refuses_an_epsilon_that_is_no_part_of_a_cell(wrong):
-    with pytest.raises(InputError, match="epsilon"):
+    with refused("epsilon"):
         theory.approximate(lambda x: x, 1, 2, 3, epsilon=wrong)
 
 

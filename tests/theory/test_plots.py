@@ -2,8 +2,8 @@
 
 import pytest
 
-from looped import InputError
 from looped.theory.plots import PLOTS, options_of, plot
+from tests.refusal import refused
 
 SMALL = {
     "function": {"cells": 2},
@@ -76,20 +76,20 @@ def test_plot_takes_the_format_from_the_suffix_and_makes_folders(tmp_path, suffi
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "options", "field"),
     [
-        ("staircase", {"tokens": 2}, r"^tokens: expected an option of staircase \(cells\)"),
-        ("trace", {"input": [0.5]}, "^input: expected 2 numbers"),
-        ("trace", {"input": [0.5, 1.0]}, r"^input: expected numbers in \[0, 1\)"),
-        ("attention", {"tokens": 7}, r"^tokens: expected 1\.\.6"),
-        ("function", {"cells": 1}, r"^cells: expected 2\.\.64"),
-        ("function", {"tokens": 4}, "^tokens: expected 1, 2 or 3"),
-        ("function", {"input": [0.5]}, "^input: expected none"),
-        ("error", {"variant": "leaner"}, "variant 'leaner'"),
+        ("staircase", {"tokens": 2}, "tokens"),
+        ("trace", {"input": [0.5]}, "input"),
+        ("trace", {"input": [0.5, 1.0]}, "input"),
+        ("attention", {"tokens": 7}, "tokens"),
+        ("function", {"cells": 1}, "cells"),
+        ("function", {"tokens": 4}, "tokens"),
+        ("function", {"input": [0.5]}, "input"),
+        ("error", {"variant": "leaner"}, "variant"),
     ],
 )
-def test_plot_with_invalid_options_raises(tmp_path, name, options, message):
-    with pytest.raises(InputError, match=message):
+def test_plot_with_invalid_options_raises(tmp_path, name, options, field):
+    with refused(field):
         plot(name, tmp_path / "x.png", **options)
     assert not list(tmp_path.iterdir())
 
@@ -102,15 +102,14 @@ def test_options_of_a_picture_are_those_of_its_function():
 def test_plot_with_invalid_name_or_path_raises_and_writes_nothing(tmp_path):
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "file").write_text("mine")
-    for name, path, named in [
-        ("stairs", "x.png", "picture 'stairs'"),
-        ("ids", "new/x.txt", r"^out: .*x\.txt"),
-        ("ids", "new/x", "^out: .*new/x"),
-        ("staircase", "folder.png", r"folder\.png"),
-        ("staircase", "file/x.png", r"file/x\.png"),
+    for name, path, field in [
+        ("stairs", "x.png", "picture"),
+        ("ids", "new/x.txt", "out"),
+        ("ids", "new/x", "out"),
+        ("staircase", "folder.png", tmp_path / "folder.png"),
+        ("staircase", "file/x.png", tmp_path / "file" / "x.png"),
     ]:
-        with pytest.raises(InputError, match=named) as caught:
+        with refused(field, "stairs" if field == "picture" else path):
             plot(name, tmp_path / path)
-        assert "\n" not in str(caught.value)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder.png"]
     assert (tmp_path / "file").read_text() == "mine"

@@ -84,7 +84,7 @@ def test_evaluate_of_overflowing_outputs_is_nan(tmp_path):
     (row,) = trainer.evaluate("test", 20).rows
     numbers = [row.metrics[name] for name in ("accuracy", "loss", "perplexity")]
     assert all(map(math.isnan, (*numbers, row.low, row.high)))
-    with refused("validation", Diverged):
+    with refused("validation", error=Diverged):
         trainer._validate(lambda: False)
 
 

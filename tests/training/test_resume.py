@@ -21,7 +21,6 @@ from looped.tasks import Language
 from looped.training import evaluation
 from looped.training.run_folder import RunFolder
 from looped.training.trainer import Interrupted, Trainer, train
-from looped.utils.errors import InputError
 from tests.refusal import refused
 from tests.training.conftest import damage, tiny
 
@@ -85,9 +84,8 @@ def test_train_resumed_with_another_text_is_refused(tmp_path, monkeypatch):
     before = text.read_text()
     text.write_text(before.replace("loop 500", "hoop 500"))
     noted = (tmp_path / "run" / "data.json").read_bytes()
-    with pytest.raises(InputError, match="run was trained with another train text: expected SHA-256") as told:
+    with refused(None, tmp_path / "run"):
         train(config, tmp_path / "run", quiet=True)
-    assert "\n" not in str(told.value)
     assert (tmp_path / "run" / "data.json").read_bytes() == noted
     # The same words are the same text, whenever they were written.
     text.write_text(before)
@@ -200,7 +198,7 @@ def test_train_keeps_ignored_signals_ignored(tmp_path, monkeypatch):
 def test_train_with_a_size_that_the_task_refuses_leaves_no_folder(tmp_path):
     config = recipe("laptop", "countdown")
     late = {"size_schedule": "growing", "size_choices": (1.0, 0.34), "num_steps": 2, "device": "cpu"}
-    with pytest.raises(InputError, match=r"2\.\.3 .*got 1"):
+    with refused("size", "2..3", 1):
         train(replace(config, train=config.train.override(**late)), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 
@@ -254,14 +252,14 @@ def test_train_resumed_with_a_damaged_log_goes_on(tmp_path):
 
 def test_train_in_a_folder_of_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(InputError, match="is not a run"):
+    with refused(tmp_path):
         train(tiny(), tmp_path, quiet=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_train_in_a_folder_in_use_is_refused(tmp_path):
     trainer = Trainer(tiny(), tmp_path / "run", quiet=True)
-    with trainer.folder.locked(), pytest.raises(InputError, match="another process"):
+    with trainer.folder.locked(), refused(None, trainer.folder.path):
         Trainer(tiny(), tmp_path / "run", quiet=True).fit()
 
 
@@ -303,9 +301,9 @@ def test_init_from_uses_the_averaged_weights(tmp_path):
     for name, parameter in second.model.named_parameters():
         assert torch.equal(parameter, first[name])
         assert torch.equal(parameter, average[f"ema/{name}"])
-    with pytest.raises(InputError, match=r"expected shape \(.*\), got \("):
+    with refused(None, tmp_path / "first", (6, 32), (6, 16)):
         Trainer(tiny(model={"dim": 32}, train={"init_from": str(tmp_path / "first")}), tmp_path / "third", quiet=True)
-    with pytest.raises(InputError, match="no run at"):
+    with refused(None, tmp_path / "nowhere"):
         Trainer(tiny(train={"init_from": str(tmp_path / "nowhere")}), tmp_path / "fourth", quiet=True)
 
 
@@ -341,7 +339,7 @@ def test_init_from_a_shipped_model_uses_its_weights(name, tmp_path):
     # The run and its folder are those of the model, however it was called.
     whole = replace(config, train=config.train.override(init_from=shipped.name))
     assert (started.config, started.folder.path) == (whole, Path("runs") / whole.folder_name)
-    with pytest.raises(InputError, match="did you mean 'edit-distance/looped-r50'"):
+    with refused("model", "edit-distance/looped-r50"):
         Trainer(tiny(train={"init_from": "edit-distance/looped-r5"}), tmp_path / "run", quiet=True)
 
 
@@ -366,7 +364,7 @@ def test_continue_from_with_fewer_steps_or_another_model_is_refused(tmp_path):
     origin = {"continue_from": str(tmp_path / "short")}
     with refused("train.num_steps"):
         Trainer(tiny(train=origin), tmp_path / "new", quiet=True)
-    with pytest.raises(InputError, match=r"model\.dim"):
+    with refused(None, "model.dim"):
         Trainer(tiny(model={"dim": 32}, train={**origin, "num_steps": 9}), tmp_path / "new", quiet=True)
     with refused("train.num_steps"):
         train(tiny(train={"num_steps": 9}), tmp_path / "short", quiet=True)

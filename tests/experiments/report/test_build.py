@@ -18,9 +18,9 @@ from looped.experiments.report.build import (
 )
 from looped.experiments.spec import Experiment
 from looped.experiments.tables import experiment
-from looped.utils.errors import InputError
 from tests.experiments.fake_records import fake_record, fake_records
 from tests.experiments.report.pages import Page
+from tests.refusal import refused
 
 LAPTOP = experiment("table1", "laptop").select(["Sudoku:*", "ED40:*"])
 GPU = experiment("table1", "gpu").select(["Sudoku:*", "ED40:*"])
@@ -199,6 +199,6 @@ def test_findings_stand_beside_their_table(tmp_path, capsys):
     assert "It *works*" in Page((tmp_path / "report" / "index.html").read_text()).visible
     capsys.readouterr()
     (tmp_path / "results" / "findings.toml").write_text("table1 = [")
-    with pytest.raises(InputError, match=r"findings\.toml"):
+    with refused(tmp_path / "results" / "findings.toml"):
         read_findings(tmp_path / "results")
     assert read_findings(tmp_path) == {}
