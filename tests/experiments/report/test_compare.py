@@ -3,12 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from looped.config import ModelConfig, RunConfig
+from looped.config import RunConfig
 from looped.experiments.records import Value, run_key
-from looped.experiments.report.compare import CellResult, Comparison, cell_results, comparisons
+from looped.experiments.report.compare import CellResult, cell_results
 from looped.experiments.spec import Cell
 from looped.experiments.tables import experiment
 from looped.tasks import TASKS
@@ -76,66 +74,6 @@ def test_only_full_size_experiments_are_comparable():
         }  # fmt: skip
     assert not comparable("table3", "gpu")  # another text
     assert comparable("table3", "paper")
-
-
-def models(numbers: dict[tuple[str, int], tuple[float, float]], config: RunConfig = ACCURACY) -> list[CellResult]:
-    """Return results from (block, loops) -> (ours, the paper's), each with an interval of 0.02 on both sides."""
-    found = []
-    for (block, loops), (ours, paper) in numbers.items():
-        one = replace(config, model=ModelConfig(block=block, num_loops=loops))
-        found.append(result(ours, ours - 0.02, ours + 0.02, paper, one))
-    return found
-
-
-NUMBERS = {
-    ("standard", 1): (0.5, 0.5),
-    ("looped", 2): (0.3, 0.3),
-    ("looped", 8): (0.6, 0.6),
-    ("modulated", 2): (0.3, 0.3),
-    ("modulated", 8): (0.61, 0.9),
-}
-
-
-def answers(results: list[CellResult]) -> dict[str, tuple[str, str, str]]:
-    ((_, found),) = comparisons(results).items()
-    return {one.question: (one.ours, one.papers, one.verdict) for one in found}
-
-
-def test_comparisons_answer_the_papers_questions():
-    found = answers(models(NUMBERS))
-    assert found["Do more loops help? (looped)"] == ("yes", "yes", "agrees")
-    assert found["Is modulated better than looped?"] == ("inconclusive", "yes", "inconclusive")
-    assert found["Is looped better than standard?"] == ("yes", "yes", "agrees")
-    assert len(found) == 5
-    # The same numbers as errors: more loops are now worse, for us and for the paper.
-    as_errors = answers(models(NUMBERS, ERROR))
-    assert as_errors["Do more loops help? (looped)"] == ("no", "no", "agrees")
-    reversed_order = answers(models({**NUMBERS, ("looped", 8): (0.1, 0.6)}))
-    assert reversed_order["Do more loops help? (looped)"] == ("no", "yes", "differs")
-
-
-def test_comparisons_never_mix_recipes():
-    cells = models(NUMBERS)
-    dense = [replace(one, cell=replace(one.cell, recipe="dense")) for one in cells[1:3]]
-    fast = [replace(one, cell=replace(one.cell, recipe="fast")) for one in cells[3:]]
-    found = comparisons([*dense, *fast])
-    assert {key: [one.question for one in asked] for key, asked in found.items()} == {
-        ("ED", "dense"): ["Do more loops help? (looped)"],
-        ("ED", "fast"): ["Do more loops help? (modulated)"],
-    }
-
-
-shares = st.floats(0, 1)
-
-
-@given(st.lists(shares, min_size=3, max_size=3), st.lists(shares, min_size=3, max_size=3))
-def test_comparison_read_backwards_has_the_opposite_answer(one, other):
-    (a, b, c), (d, e, f) = sorted(one), sorted(other)
-    left, right = result(b, a, c), result(e, d, f)
-    opposite = {"yes": "no", "no": "yes", "inconclusive": "inconclusive"}
-    assert Comparison("", left, right).ours == opposite[Comparison("", right, left).ours]
-    if Comparison("", left, right).ours == "yes":
-        assert b > e
 
 
 def test_cell_results_need_a_finished_and_tested_run():

@@ -14,7 +14,6 @@ from looped.experiments.report.compare import CellResult, distinct_results
 from looped.experiments.report.tables import (
     SIGNS,
     Table,
-    comparison_table,
     cost_text,
     matrix,
     other_runs,
@@ -59,8 +58,6 @@ class Section:
     cost: str
     results: tuple[CellResult, ...]
     panels: tuple[Panel, ...]
-    summary: Table | None = None
-    """the paper's questions about pairs of models"""
     tables: tuple[tuple[str, Table], ...] = ()
     """folded tables with their titles"""
     further: tuple[Panel, ...] = ()
@@ -229,7 +226,6 @@ def _paper_table(group: Sequence[Experiment], results: list[CellResult], texts: 
         cost_text(results, len({cell.name for cell in cells})),
         tuple(results),
         _panels(first, charts, titles, tables, legend=len(charts) < 3),
-        comparison_table(results),
         (("All runs", runs_table(results)), *([] if first.scale else [("Settings", settings_table(results))])),
         _panels(first, charts := further_charts(results), [chart.title for chart in charts], prefix="further"),
     )

@@ -16,9 +16,7 @@ from looped.experiments.spec import Cell, Experiment
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
-BLOCKS = ("standard", "looped", "modulated")
 Verdict = Literal["agrees", "better", "worse", "inconclusive", "not comparable"]
-Answer = Literal["yes", "no", "equal", "inconclusive"]
 
 
 @dataclass(frozen=True)
@@ -125,66 +123,3 @@ def filled_cells(group: Sequence[Experiment], records: Mapping[str, Record]) -> 
 def distinct_records(results: Iterable[CellResult]) -> list[Record]:
     """Return the records behind the results, each once: two cells may show two numbers of one run."""
     return list({record.key: record for one in results for record in one.records}.values())
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A question about two models of one row and recipe: is the first better than the second?"""
-
-    question: str
-    first: CellResult
-    second: CellResult
-
-    @property
-    def ours(self) -> Answer:
-        """Return our answer. Two numbers differ if their intervals do not overlap."""
-        one, other = self.first, self.second
-        if one.low is None or one.high is None or other.low is None or other.high is None:
-            return "inconclusive"
-        if one.low > other.high or one.high < other.low:
-            return "yes" if (one.low > other.high) == one.metric.higher_is_better else "no"
-        return "inconclusive"
-
-    @property
-    def papers(self) -> Answer | None:
-        """Return the paper's answer, or None if it has no numbers."""
-        one, other = self.first.cell.paper, self.second.cell.paper
-        if one is None or other is None:
-            return None
-        if one == other:
-            return "equal"
-        return "yes" if (one > other) == self.first.metric.higher_is_better else "no"
-
-    @property
-    def verdict(self) -> Literal["agrees", "differs", "inconclusive", "not comparable"]:
-        """Return whether our answer is the paper's."""
-        if self.papers is None or not (self.first.cell.comparable and self.second.cell.comparable):
-            return "not comparable"
-        if self.ours == "inconclusive" or self.papers == "equal":
-            return "inconclusive"
-        return "agrees" if self.ours == self.papers else "differs"
-
-
-def comparisons(results: Sequence[CellResult]) -> dict[tuple[str, str], list[Comparison]]:
-    """Return the paper's questions for every row and recipe that has the models they are about.
-
-    More loops: the most against the fewest. Everything else: at the largest number of loops that both models have.
-    """
-    found: dict[tuple[str, str], list[Comparison]] = {}
-    by_loops = sorted(results, key=lambda one: one.loops)
-    rows = grouped(by_loops, lambda one: (one.cell.row, one.cell.recipe))
-    for key in dict.fromkeys((one.cell.row, one.cell.recipe) for one in results):
-        models = {block: {one.loops: one for one in rows[key] if one.block == block} for block in BLOCKS}
-        standard = next(iter(models["standard"].values()), None)
-        more, better = [], []
-        for name in ("looped", "modulated"):
-            if ladder := models[name]:
-                most, fewest = ladder[max(ladder)], ladder[min(ladder)]
-                more += [Comparison(f"Do more loops help? ({name})", most, fewest)] if most is not fewest else []
-                better += [Comparison(f"Is {name} better than standard?", most, standard)] if standard else []
-        if common := models["looped"].keys() & models["modulated"].keys():
-            pair = (models[name][max(common)] for name in ("modulated", "looped"))
-            more.append(Comparison("Is modulated better than looped?", *pair))
-        if more or better:
-            found[key] = [*more, *better]
-    return found

@@ -7,13 +7,13 @@ from typing import Any
 from looped.config import RunConfig, differences
 from looped.experiments.metrics import metric_named, metric_of, short_power
 from looped.experiments.records import Record, cell_evaluation, seedless_key
-from looped.experiments.report.compare import CellResult, Comparison, comparisons, distinct_records
+from looped.experiments.report.compare import CellResult, distinct_records
 from looped.experiments.spec import Cell, Experiment
 from looped.training.schedules import trained_size
 from looped.utils.text import plural
 
 RECIPE_ORDER = ("paper", "fast", "dense", "warm")
-SIGNS = {"agrees": "=", "better": "▲", "worse": "▼", "differs": "≠", "inconclusive": "?"}
+SIGNS = {"agrees": "=", "better": "▲", "worse": "▼", "inconclusive": "?"}
 
 
 @dataclass(frozen=True)
@@ -98,31 +98,6 @@ def matrix(cells: Sequence[Cell], results: Sequence[CellResult]) -> Table:
             heading = f"{heading}, {recipe}" if several else heading
             lines.append((heading, *(result_entry(found.get(column)) for column in columns)))
     return _table(("", *columns), lines)
-
-
-def comparison_table(results: Sequence[CellResult]) -> Table | None:
-    """Return the paper's questions with its answers and ours, for rows whose numbers can be compared."""
-    rows = {
-        key: {one.question: one for one in found if one.verdict != "not comparable"}
-        for key, found in comparisons(results).items()
-    }
-    questions = list(dict.fromkeys(question for found in rows.values() for question in found))
-    if not questions:
-        return None
-    several = len({recipe for _, recipe in rows}) > 1
-    lines = [
-        (f"{row} ({recipe})" if several else row, *(_comparison_entry(found.get(name)) for name in questions))
-        for (row, recipe), found in rows.items()
-        if found
-    ]
-    return _table(("", *questions), lines)
-
-
-def _comparison_entry(one: Comparison | None) -> Entry:
-    if one is None:
-        return Entry("")
-    mark = one.verdict if one.verdict in SIGNS else "inconclusive"
-    return Entry(one.ours if one.ours != "inconclusive" else "unclear", f"paper: {one.papers}", mark)
 
 
 def runs_table(results: Sequence[CellResult]) -> Table:
