@@ -202,9 +202,9 @@ def test_wrong_input_prints_one_line_and_exits_with_2(arguments, message, run, t
             ["edit-distance", "--train.batch-size", "4" + 18 * "0", "--train.num-steps", "1"],
             "a smaller --train.batch-size",
         ),
-        (["edit-distance", "--train.num-threads", "1" + 15 * "0"], "looped: --train.runtime.num-threads: expected"),
-        (["edit-distance", "--train.num-threads", "100000"], "looped: --train.runtime.num-threads: expected"),
-        (["edit-distance", "--train.num-workers", "100000"], "looped: --train.runtime.num-workers: expected"),
+        (["edit-distance", "--train.num-threads", "1" + 15 * "0"], "looped: --train.num-threads: expected"),
+        (["edit-distance", "--train.num-threads", "100000"], "looped: --train.num-threads: expected"),
+        (["edit-distance", "--train.num-workers", "100000"], "looped: --train.num-workers: expected"),
     ],
 )
 @pytest.mark.parametrize("out", ["new/run", "made"])

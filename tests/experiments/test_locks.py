@@ -146,8 +146,8 @@ def test_run_lock_in_a_root_that_cannot_be_made_is_one_line(name, tmp_path):
     ("run status collect report", ["--root", "file"], "--root must be a folder, got the file file"),
     ("run status collect report", ["--root", "file/runs"], "--root must be a folder, got the file file"),
     ("report", ["--out", "file/page"], "--out must be a folder, got the file file"),
-    ("run status", ["--seeds", "0"], "seeds: expected an integer in 1..1,000, got 0"),
-    ("run status", ["--seeds", "1" + 15 * "0"], "seeds: expected an integer in 1..1,000, got 1000000000000000"),
+    ("run status", ["--seeds", "0"], "--seeds: expected an integer in 1..1,000, got 0"),
+    ("run status", ["--seeds", "1" + 15 * "0"], "--seeds: expected an integer in 1..1,000, got 1000000000000000"),
 ])  # fmt: skip
 def test_paper_verbs_with_bad_folders_or_seeds_print_one_line(verbs, words, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
