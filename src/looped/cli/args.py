@@ -23,7 +23,7 @@ from looped.utils.plugins import is_item, load_item
 
 Parsed = TypeVar("Parsed")
 
-# tyro adds every default to its help. Ours only says what None stands for, as (None: ...).
+# tyro adds the default to the help of every flag. Our help texts only say what a default of None means: (None: ...).
 JSON_HELP = "print one JSON object"
 RUN = "RUN"
 _RUN_HELP = (
@@ -194,7 +194,7 @@ def require_folder(name: str, path: Path) -> None:
 
 
 def require_writable(path: Path | None) -> None:
-    """Raise InputError unless a file can be created at the path, before the work starts whose result it gets."""
+    """Raise InputError unless a file can be created at the path. Call this before the work that the file is for."""
     if path is None:
         return
     with writing(path):

@@ -205,12 +205,15 @@ def _converted(number: float, own: str, metric: str, score: LoopScore) -> float 
 
 
 def run_key(config: RunConfig) -> str:
-    """A run's whole identity as text: a name may outlive a change of defaults, this does not."""
+    """Return every setting that defines a run, as text. A name has only those that differ from the defaults."""
     return json.dumps(config.identity(), sort_keys=True)
 
 
 def load_records(results: Path | None, runs: Path | None) -> dict[str, Record]:
-    """All records by `run_key`: those collected, and those in the runs' own folders, which win."""
+    """Return all records by `run_key`, from `results` and from the folders of runs.
+
+    The record in a run's folder replaces the one in `results`, unless only that one is finished.
+    """
     found: dict[str, Record] = {}
     for folder, pattern in ((results, "**/*.json"), (runs, f"*/{RECORD_NAME}")):
         if folder is None or not folder.is_dir():
@@ -221,7 +224,7 @@ def load_records(results: Path | None, runs: Path | None) -> dict[str, Record]:
 
 
 def _records_in(folder: Path, pattern: str) -> dict[str, Record]:
-    """The records of one folder, where no two may tell different things of one run."""
+    """Return the records of one folder by `run_key`. Raise InputError if two have different results of one run."""
     found: dict[str, Record] = {}
     origins: dict[str, Path] = {}
     for path in sorted(folder.glob(pattern)):
@@ -244,14 +247,14 @@ def _more_finished(before: Record | None, now: Record) -> Record:
 
 
 def read_record(path: Path) -> Record:
-    """Return the record in a file. Raise InputError if it is none, or damaged. Records of version 0.1 have no hash."""
+    """Return the record in a file. Raise InputError if it is damaged. Records of version 0.1 have no hash."""
     return Record.from_json(read_sealed(path, required=False), str(path))
 
 
 def save_record(path: Path, record: Record) -> None:
-    """Write a record with its hash, at once or not at all: one line per field, and one per loop count.
+    """Write a record with its hash, whole or not at all: one line per field, and one per loop count.
 
-    One that could not be read again, by us or by others (JSON has no NaN), is an `InputError` that names the field.
+    Raise InputError, which names the field, if the record could not be read again. JSON has no NaN, for example.
     """
     data = record.to_json()
     Record.from_json(data, str(path))
@@ -264,10 +267,11 @@ def seedless_key(config: RunConfig) -> str:
 
 
 def collect(records: Iterable[Record], results: Path, *, replaced: bool = False) -> list[Path]:
-    """Copy records into `results`, those of failed tries too; returns the files that are new or changed.
+    """Copy records into `results`, those of failed tries too, and return the files that are new or changed.
 
-    A file that says something else about the same run stays, unless it is to be replaced: only what adds to a record
-    (another test set) may take its place unasked, and a result that of a failed try. Another run's file always stays.
+    Raise InputError if a file holds another result of the same run, unless `replaced` is set. Two kinds of record may
+    replace a file without it: one that only adds to it, such as a test set, and the result of a run whose earlier try
+    failed. Raise InputError, too, if the file belongs to another run.
     """
     known = _records_in(results, "**/*.json")
     new: dict[Path, Record] = {}
@@ -348,7 +352,7 @@ def training_curve(lines: Iterable[dict[str, Any]], batch_size: int) -> list[dic
 
 
 def to_text(value: Any, depth: int = 0) -> str:
-    """JSON that is small and that a line-by-line comparison can read: what fits into a line has one."""
+    """Return JSON that is small and easy to compare line by line: a value that fits into one line stays on it."""
     flat = json.dumps(value, allow_nan=False)
     if len(flat) + depth <= 160 or not isinstance(value, dict | list):
         return flat

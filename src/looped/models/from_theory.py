@@ -88,8 +88,11 @@ def from_theory(net: Approximation, dtype: torch.dtype = torch.float64) -> LoopM
 
 
 def round_to(values: np.ndarray, dtype: torch.dtype) -> Tensor:
-    """Return float64 numbers in a dtype, each rounded once to the nearest (PyTorch rounds to float32 on the way)."""
-    smallest = round(log2(torch.finfo(dtype).smallest_normal)) + 1  # below it the last place does not move any more
+    """Return float64 numbers in a dtype, each rounded once to the nearest.
+
+    PyTorch's own conversion may round twice, because it passes through float32.
+    """
+    smallest = round(log2(torch.finfo(dtype).smallest_normal)) + 1  # numbers below this exponent have equal spacing
     last_place = np.maximum(np.frexp(values)[1], smallest) - _digits(dtype)
     return torch.from_numpy(np.ldexp(np.rint(np.ldexp(values, -last_place)), last_place)).to(dtype)
 

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Generator, Tensor
 
-# Embeddings have GPT-2's standard deviation 0.02. Matrices have it at width 768, and scale with the fan-in elsewhere.
+# GPT-2 draws all weights with standard deviation 0.02. Here embeddings do, too. The standard deviation of a matrix is
+# 0.02 at a fan-in of 768, GPT-2's width, and proportional to 1 / sqrt(fan-in).
 EMBEDDING_STD = 0.02
 MATRIX_GAIN = 0.02 * math.sqrt(768)
 

@@ -113,7 +113,7 @@ def stats(task: Task, size: int = 1000, seed: int = 0, split: Split = "train") -
 
 
 def split_problems(task: Task, seed: int = 0, size: int | None = None, count: int = 500) -> list[str]:
-    """Return what is wrong with a task's splits, judged by the first examples of each: shared or repeated inputs."""
+    """Return problems in the first examples of each split: inputs that are also training examples, or that repeat."""
     drawn = {split: task.sample(seed, split, range(count), size).inputs for split in SPLITS}
     inputs = {split: {example.tobytes() for example in examples} for split, examples in drawn.items()}
     problems = []
@@ -125,8 +125,8 @@ def split_problems(task: Task, seed: int = 0, size: int | None = None, count: in
             )
         if len(inputs[split]) < count // 10 and task.num_distinct(split, size) is None:
             problems.append(
-                f"only {len(inputs[split])} of {count} {split} examples differ: intervals will be too narrow unless "
-                "Task.num_distinct says so"
+                f"only {len(inputs[split])} of {count} {split} examples differ: let Task.num_distinct return "
+                "how many there are, or the intervals will be too narrow"
             )
     return problems
 

@@ -27,7 +27,7 @@ _INTEGER = re.compile(r"\s*-?[0-9]{1,15}\s*")
 class FileTask(Task):
     """A task whose examples are generated, or read from a user's file.
 
-    A hash of its content decides which split a row belongs to, so the splits share no content.
+    The split of a row follows from a hash of its content, so the splits share no content.
     """
 
     file: str | None = field(default=None, kw_only=True)

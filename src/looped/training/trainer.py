@@ -172,7 +172,7 @@ class Trainer:
 
     @contextmanager
     def _explaining_mismatch(self, other: RunConfig) -> Iterator[None]:
-        """Add to an error about weights in which settings the two models or tasks differ."""
+        """Extend an error about weights by the settings in which the two models or tasks differ."""
         try:
             yield
         except InputError as error:
@@ -236,7 +236,7 @@ class Trainer:
         return True
 
     def _checkpoint_from_main(self, read: Callable[[], Checkpoint | None]) -> Checkpoint | None:
-        """Return the checkpoint that rank 0 reads on every rank, because other machines may not see the file."""
+        """Read a checkpoint on rank 0 and return it on every rank, because other machines may not see the file."""
         checkpoint = read() if self.group.is_main else None
         numbers = self.group.from_main(lambda: checkpoint and (checkpoint.step, checkpoint.seconds))
         if numbers is None:
@@ -308,7 +308,7 @@ class Trainer:
                         log.record(self.step, validation=validation)
                     last_time += time.monotonic() - paused  # evaluation does not count as training time
                 if saving:
-                    log.sync()  # before the checkpoint that is resumed from: the log lacks nothing up to there
+                    log.sync()  # before the checkpoint, so that the log of a resumed run has no gap
                     self.save()
                 if stopping:
                     return self._result(stopped_by=stopped_by)
@@ -493,7 +493,7 @@ def _require_finite_state(checkpoint: Checkpoint) -> None:
                 )
 
 
-# Why ranks stop, in the order in which a rank's wish beats that of others.
+# Reasons to stop. If ranks have different ones, the last in this order counts.
 _STOPS: tuple[Literal["signal", "time limit", "callback"] | None, ...] = (None, "callback", "time limit", "signal")
 
 
@@ -501,7 +501,7 @@ _STOPS: tuple[Literal["signal", "time limit", "callback"] | None, ...] = (None, 
 def _stop_signals(*, patient: bool) -> Iterator[Callable[[], bool]]:
     """Yield a function that tells whether Ctrl-C or SIGTERM arrived. A second signal interrupts at once.
 
-    If `patient`, it does not: Ctrl-C reaches a rank twice, from the terminal and from torchrun.
+    If `patient`, further signals do nothing: Ctrl-C reaches a rank twice, from the terminal and from torchrun.
     """
     received = []
 

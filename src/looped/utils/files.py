@@ -216,7 +216,7 @@ def save_sealed(path: Path, value: dict[str, Any]) -> None:
 def read_sealed(path: Path, *, required: bool = True) -> dict[str, Any]:
     """Return a JSON object that was written with its hash. Raise InputError if any bit of its content has changed.
 
-    A file without a hash is damaged, too, unless none is `required`.
+    A file without a hash counts as damaged, unless `required` is false.
     """
     value = read_json(path)
     require(isinstance(value, dict), f"{path}: expected a JSON object, got {str(value)[:80]!r}")
@@ -240,7 +240,7 @@ def from_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file. Raise InputError if there is none, or if the file is larger than any of ours."""
+    """Return the value in a JSON file. Raise InputError if it is missing, invalid or above MAX_JSON_BYTES."""
     try:
         return from_json(read_bytes(path, MAX_JSON_BYTES))
     except FileNotFoundError:
@@ -270,7 +270,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def bounded_lines(file: IO[AnyStr], path: Path) -> Iterator[AnyStr]:
-    """Yield the lines of a file. Raise InputError at a line that is longer than any of ours, such as an endless one."""
+    """Yield the lines of a file. Raise InputError at a line of MAX_LINE characters or more."""
     number = 0
     while line := file.readline(MAX_LINE):
         number += 1

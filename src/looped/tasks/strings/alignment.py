@@ -62,7 +62,7 @@ def edit_distances(strings, lengths, insert, delete, replace, border_insert, bor
 
 @compiled(nogil=True)
 def common_subsequences(strings, lengths):
-    """Return the lengths of the longest common subsequences with all prefixes of the second strings.
+    """Return the lengths of the longest common subsequences of the first strings and all prefixes of the second.
 
     Neighbours in a column of the table differ by 0 or 1, so a word holds 64 rows of a column. Bit i is 0 where row
     i + 1 is one more than row i. One addition gives the next column, and its carry is saved for the next 64 rows.

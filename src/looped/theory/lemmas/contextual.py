@@ -1,7 +1,8 @@
 """Step 2, Lemma "contextmap" and its corollary: one sequence id from the ids of all tokens, largest first.
 
-Lemma: 5 rows, 1 head, width 3. Corollary: 8 rows, 2 heads, width 5. It also carries the last digit of the smallest
-token, so that 2 s - digit leaves room for unused ids. Both take N loops. Equal tokens share the attention evenly.
+Lemma: 5 rows, 1 head, width 3. Corollary: 8 rows, 2 heads, width 5. The corollary's network also keeps the last
+digit of the smallest token, so that 2 s - digit leaves room for unused ids. Both networks take N loops. Equal tokens
+share the attention evenly.
 """
 
 from collections.abc import Collection

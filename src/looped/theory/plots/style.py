@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 INK, GREY, RED, BLUE = "#1b1b1b", "#8a8a8a", "#c0392b", "#2471a3"
 PALETTE = (RED, BLUE, "#17a589", "#5d6d7e", "#a04000", "#d68910", "#7d3c98", "#1e8449", "#d16ba5", "#4a69bd")
 COLOURS = dict(zip(CONSTRUCTIONS, cycle(PALETTE), strict=False))
-MOST_CELLS, MOST_TOKENS = 64, 6  # of a picture
+MOST_CELLS, MOST_TOKENS = 64, 6  # limits of what a picture can show
 
 
 def new_figure(width: float, height: float, columns: int = 1, rows: int = 1, **options) -> tuple[Figure, np.ndarray]:
