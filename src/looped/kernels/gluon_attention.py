@@ -23,7 +23,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from looped.kernels.gluon_common import (
+    HEAD,
     LONGEST,
+    POWER,
     SHORTEST,
     box_of,
     copy_in,
@@ -36,10 +38,7 @@ from looped.kernels.gluon_common import (
 from looped.kernels.gluon_common import attempt as attempt
 from looped.kernels.triton_common import Angles
 
-HEAD = 64
 SCALE = gl.constexpr(HEAD**-0.5)
-POWER = gl.constexpr(HEAD**-0.5 * 1.4426950408889634)
-"""factor of the scores in powers of 2: the scale of attention times log2(e)"""
 
 
 def covers(qkv: Tensor, *, num_heads: int, seq_len: int) -> bool:

@@ -25,6 +25,10 @@ copy_out = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_sh
 # A sequence of 65 to 128 tokens is two tiles: its first 64 tokens and its last 64. Below 128 tokens, the tiles overlap.
 # Tokens in both are computed twice, with equal results, and `pairs_seen` counts them once in attention.
 SHORTEST, LONGEST = 65, 128
+HEAD = 64
+"""channels of a head in the attention kernels"""
+POWER = gl.constexpr(HEAD**-0.5 * 1.4426950408889634)
+"""factor of the scores in powers of 2: the scale of attention times log2(e)"""
 HOPPER = 9
 """compute capability of the GPUs with the instructions of these kernels"""
 _failed: set[str] = set()

@@ -37,7 +37,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from looped.kernels.gluon_common import (
+    HEAD,
     LONGEST,
+    POWER,
     SHORTEST,
     box_of,
     copy_in,
@@ -52,11 +54,9 @@ from looped.kernels.gluon_common import attempt as attempt
 from looped.kernels.reference import RMS_EPSILON, Activation, LayerWeights
 from looped.kernels.triton_common import Angles
 
-DIM, HEAD, FF_STEP = 256, 64, 256
-"""model width and head size of the kernel, and a divisor of the hidden width"""
+DIM, FF_STEP = 256, 256
+"""model width of the kernel, and a divisor of the hidden width"""
 EPSILON = gl.constexpr(RMS_EPSILON)
-POWER = gl.constexpr(HEAD**-0.5 * 1.4426950408889634)
-"""factor of the scores in powers of 2: the scale of attention times log2(e)"""
 
 
 class Kept(NamedTuple):
