@@ -96,8 +96,8 @@ def _verify(arguments: list[str]) -> None:
 
 
 @dataclass(frozen=True)
-class ApproximateCommand:
-    """Build the network of the proof for a function and compare its error with the theorem."""
+class FunctionFlags:
+    """The flags of every command about a function of sequences."""
 
     function: str = "attn"
     """mean, prod, attn, max, wave, or file.py:name, which runs that file with all your rights"""
@@ -105,6 +105,12 @@ class ApproximateCommand:
     """entries of a token, d"""
     tokens: int = 2
     """tokens of a sequence, N"""
+
+
+@dataclass(frozen=True)
+class ApproximateCommand(FunctionFlags):
+    """Build the network of the proof for a function and compare its error with the theorem."""
+
     cells: int = 4
     """cells along an axis, n = 1/delta"""
     variant: Annotated[str, tyro.conf.arg(metavar=VARIANT)] = "paper"
@@ -178,15 +184,9 @@ def _plot(arguments: list[str]) -> None:
 
 
 @dataclass(frozen=True)
-class ModuliCommand:
+class ModuliCommand(FunctionFlags):
     """Estimate the three moduli of continuity of a function, each with the pair of inputs that proves it."""
 
-    function: str = "attn"
-    """mean, prod, attn, max, wave, or file.py:name, which runs that file with all your rights"""
-    dim: int = 1
-    """entries of a token, d"""
-    tokens: int = 2
-    """tokens of a sequence, N"""
     delta: float = 0.25
     """largest distance of two inputs"""
     p: float = 2.0
@@ -254,15 +254,11 @@ def _memorize(arguments: list[str]) -> None:
 
 
 @dataclass(frozen=True)
-class BoundsCommand:
+class BoundsCommand(FunctionFlags):
     """Compare the loops that each construction needs for an error, and the loops and bits that nobody can save."""
 
     function: str = "attn"
     """mean, prod, attn, max or wave: their Lipschitz constants are known"""
-    dim: int = 1
-    """entries of a token, d"""
-    tokens: int = 2
-    """tokens of a sequence, N"""
     error: float = 0.5
     """error on the good set that the bound must reach"""
     p: float = 2.0
