@@ -13,7 +13,7 @@ from looped.analysis.network_moduli import LargestChanges, ModulusName, measure_
 from looped.analysis.samples import Samples
 from looped.models import LoopModel
 from looped.tasks.base import MAX_SEED
-from looped.utils.errors import as_number, require, require_counts, require_field, require_one_of
+from looped.utils.errors import as_number, require, require_counts, require_field, require_one_of, require_within
 from looped.utils.stats import bootstrap
 
 MODULI: tuple[ModulusName, ...] = get_args(ModulusName)
@@ -56,7 +56,7 @@ def measure_continuity(
     require_counts(directions=directions, positions=positions, iterations=iterations)
     if batch_size is not None:
         require_counts(batch_size=batch_size)
-    require_field(0 <= seed <= MAX_SEED, "seed", f"an integer in 0..{MAX_SEED}", seed)
+    require_within("seed", seed, 0, MAX_SEED)
     _check_changes(precision, epsilon, deltas)
     examples = _as_examples(inputs, model.spec.kind)
 

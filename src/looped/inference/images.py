@@ -15,7 +15,7 @@ from looped.tasks import Task
 from looped.tasks.sudoku import Sudoku
 from looped.tasks.sudoku.symmetry import Symmetry, obey_rules, random_symmetries
 from looped.training.evaluation import EVALUATION_SEED, num_held_out, read_outs
-from looped.utils.errors import InputError, require
+from looped.utils.errors import InputError, require_within
 from looped.utils.stats import mean_interval
 from looped.utils.types import Progress
 
@@ -114,5 +114,5 @@ def _sudoku(task: Task) -> Sudoku:
 
 
 def _symmetries(task: Task, num_images: int) -> list[Symmetry]:
-    require(1 <= num_images <= MAX_IMAGES, f"images: expected an integer in 1..{MAX_IMAGES}, got {num_images}")
+    require_within("images", num_images, 1, MAX_IMAGES)
     return random_symmetries(_sudoku(task).side, num_images)

@@ -16,7 +16,7 @@ import numpy as np
 
 from looped.tasks import SPLITS, Batch, Split, Task, decode_task, encode_task
 from looped.tasks.base import MAX_EXAMPLES
-from looped.utils.errors import InputError, require, require_field
+from looped.utils.errors import InputError, require, require_within
 from looped.utils.files import bounded_lines, from_json, save
 from looped.utils.types import Progress
 
@@ -34,7 +34,7 @@ def parts(
     task: Task, size: int, seed: int = 0, split: Split = "train", *, most: int = MAX_EXAMPLES
 ) -> Iterator[list[dict[str, Any]]]:
     """Return an iterator over lists of the first `size` examples, so that few are in memory at a time."""
-    _require_size(size, most)
+    require_within("size", size, 1, most)
     numbers = range(size)
     return (task.examples(seed, split, numbers[start : start + CHUNK]) for start in range(0, size, CHUNK))
 
@@ -49,7 +49,7 @@ def build(
 ) -> dict[str, Any]:
     """Write a data set and return its header and hash. The old file at `path` stays until the new one is complete."""
     path = Path(path)
-    _require_size(size, MAX_SIZE)
+    require_within("size", size, 1, MAX_SIZE)
     require(not path.is_dir(), f"{path}: expected a file, got a folder")
     header = {"task": encode_task(task), "seed": seed, "split": split, "size": size}
     digest = hashlib.sha256()
@@ -91,7 +91,7 @@ def stats(task: Task, size: int = 1000, seed: int = 0, split: Split = "train") -
     Held-out examples that repeat are counted once, as in a test.
     """
     numbers_each = task.spec.seq_len * (task.spec.input_size if task.spec.kind == "vectors" else 1)
-    _require_size(size, max(1, min(MAX_EXAMPLES, MAX_NUMBERS // numbers_each)))
+    require_within("size", size, 1, max(1, min(MAX_EXAMPLES, MAX_NUMBERS // numbers_each)))
     if split != "train":
         size = task.distinct_among(split, size)
     batch = task.sample(seed, split, range(size))
@@ -138,10 +138,6 @@ def fingerprint(batch: Batch) -> str:
         digest.update(f"{array.dtype.str} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
-
-
-def _require_size(size: int, most: int) -> None:
-    require_field(1 <= size <= most, "size", f"an integer in 1..{most}", size)
 
 
 def _lines(task: Task, header: dict[str, Any], progress: Progress | None) -> Iterator[bytes]:

@@ -25,7 +25,7 @@ from looped.tasks.base import (
 )
 from looped.tasks.files import FileTask, field_of
 from looped.tasks.jit import compiled
-from looped.utils.errors import InputError, require, require_field
+from looped.utils.errors import InputError, require, require_within
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class DecisionTree(FileTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_field(1 <= self.points <= 4096, "task.points", "an integer in 1..4096", self.points)
-        require_field(1 <= self.dims <= 4096, "task.dims", "an integer in 1..4096", self.dims)
-        require_field(1 <= self.depth <= 12, "task.depth", "an integer in 1..12", self.depth)
+        require_within("task.points", self.points, 1, 4096)
+        require_within("task.dims", self.dims, 1, 4096)
+        require_within("task.depth", self.depth, 1, 12)
 
     @property
     def size(self) -> int:

@@ -40,6 +40,11 @@ def require_field(condition: bool, field: str, expected: str, got: object) -> No
         raise InputError(f"{field}: expected {expected}, got {got}")
 
 
+def require_within(field: str, value: float, least: int, most: int, note: str = "") -> None:
+    """Raise InputError, which names the field, unless an integer lies in `least..most`. The note explains the range."""
+    require_field(least <= value <= most, field, f"an integer in {least}..{most}{note}", value)
+
+
 def require_type(field: str, given: object, expected: type) -> None:
     """Raise InputError, which names the field, unless a value has the expected type."""
     require_field(isinstance(given, expected), field, f"a {expected.__name__}", type(given).__name__)

@@ -37,7 +37,7 @@ from looped.tasks.countdown.search import (
     draw_examples,
 )
 from looped.tasks.files import FileTask, field_of
-from looped.utils.errors import InputError, require, require_field
+from looped.utils.errors import InputError, require, require_field, require_within
 
 _NUMBER = r"\d{1,9}"  # Python refuses to convert thousands of digits
 
@@ -65,11 +65,10 @@ class Countdown(FileTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_field(2 <= self.count <= MAX_COUNT, "task.count", f"an integer in 2..{MAX_COUNT}", self.count)
-        require_field(2 <= self.max_input <= 999, "task.max_input", "an integer in 2..999", self.max_input)
-        require_field(2 <= self.max_target <= 999, "task.max_target", "an integer in 2..999", self.max_target)
-        in_range = 2 <= self.min_target <= self.max_target
-        require_field(in_range, "task.min_target", f"an integer in 2..{self.max_target}", self.min_target)
+        require_within("task.count", self.count, 2, MAX_COUNT)
+        require_within("task.max_input", self.max_input, 2, 999)
+        require_within("task.max_target", self.max_target, 2, 999)
+        require_within("task.min_target", self.min_target, 2, self.max_target)
         require_field(0 <= self.held_out < 1, "task.held_out", "a number >= 0 and < 1", self.held_out)
         require_field(
             bool(self.held_out_targets) or self.test_targets == "training",

@@ -19,7 +19,7 @@ from looped.tasks.base import Batch, Spec, Split, Task, draw_keys, typed_fields
 from looped.tasks.jit import compiled
 from looped.tasks.language import corpus
 from looped.tasks.language.tokenizer import TOKENIZERS, Tokenizer, Vocabulary
-from looped.utils.errors import InputError, require, require_field
+from looped.utils.errors import InputError, require, require_field, require_within
 
 PERTURBATION_SEED = 10  # independent of the run's seed, so that every epoch has the same tokens to memorise
 
@@ -51,9 +51,9 @@ class Language(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_field(1 <= self.seq_len <= 1 << 20, "task.seq_len", f"an integer in 1..{1 << 20}", self.seq_len)
-        in_range = self.stride is None or 1 <= self.stride <= self.seq_len
-        require_field(in_range, "task.stride", f"an integer in 1..{self.seq_len} (seq_len)", self.stride)
+        require_within("task.seq_len", self.seq_len, 1, 1 << 20)
+        if self.stride is not None:
+            require_within("task.stride", self.stride, 1, self.seq_len, " (seq_len)")
         require_field(0 <= self.perturbed <= 1, "task.perturbed", "a number in 0..1", self.perturbed)
 
     @property

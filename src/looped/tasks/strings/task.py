@@ -36,7 +36,7 @@ from looped.tasks.strings.pairs import (
     draw_pairs,
     lay_out,
 )
-from looped.utils.errors import InputError, require, require_field
+from looped.utils.errors import InputError, require, require_field, require_within
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 KINDS = {"uniform": UNIFORM, "own-letters": OWN_LETTERS, "edited": EDITED}
@@ -70,15 +70,13 @@ class StringPairs(FileTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_field(1 <= self.length <= 4096, "task.length", "an integer in 1..4096", self.length)
+        require_within("task.length", self.length, 1, 4096)
         shortest = self.length if self.min_length is None else self.min_length
-        in_range = 1 <= shortest <= self.length
-        require_field(in_range, "task.min_length", f"an integer in 1..{self.length} (length)", shortest)
-        require_field(2 <= self.alphabet <= 26, "task.alphabet", "an integer in 2..26", self.alphabet)
+        require_within("task.min_length", shortest, 1, self.length, " (length)")
+        require_within("task.alphabet", self.alphabet, 2, 26)
         fewest, most = self.letter_range
-        in_range = 1 <= most <= self.alphabet
-        require_field(in_range, "task.max_letters", f"an integer in 1..{self.alphabet} (alphabet)", most)
-        require_field(1 <= fewest <= most, "task.min_letters", f"an integer in 1..{most} (max_letters)", fewest)
+        require_within("task.max_letters", most, 1, self.alphabet, " (alphabet)")
+        require_within("task.min_letters", fewest, 1, most, " (max_letters)")
         is_weight = 0 < self.answer_weight < math.inf
         require_field(is_weight, "task.answer_weight", "a positive, finite number", self.answer_weight)
 
@@ -337,8 +335,7 @@ class EditDistance(StringPairs):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("insert_cost", "delete_cost", "replace_cost"):
-            cost = getattr(self, name)
-            require_field(1 <= cost <= 7, f"task.{name}", "an integer in 1..7", cost)
+            require_within(f"task.{name}", getattr(self, name), 1, 7)
 
     @property
     def kind(self) -> int:

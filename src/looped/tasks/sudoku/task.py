@@ -31,7 +31,7 @@ from looped.tasks.sudoku.exact_cover import all_solutions
 from looped.tasks.sudoku.generator import MAX_TRIES, NO_LIMIT, PuzzleLimits, draw_images, draw_puzzles
 from looped.tasks.sudoku.pool import SHARD, build_shards, file_puzzles, shard
 from looped.tasks.sudoku.solver import geometry, solve_boards, workspace
-from looped.utils.errors import InputError, require, require_field, unknown
+from looped.utils.errors import InputError, require, require_field, require_within, unknown
 from looped.utils.files import data_folder, file_version
 
 Difficulty = Literal["any", "easy", "medium", "hard"]
@@ -77,9 +77,7 @@ class Sudoku(Task):
         super().__post_init__()
         if self.clues is not None:
             fewest = RARE_CLUES if self.side == 9 and self.file is None else FEWEST_CLUES[self.side]
-            most = self.num_cells - 1
-            in_range = fewest <= self.clues <= most
-            require_field(in_range, "task.clues", f"an integer in {fewest}..{most}", self.clues)
+            require_within("task.clues", self.clues, fewest, self.num_cells - 1)
             is_any = self.difficulty == "any"
             require_field(is_any, "task.difficulty", "any, because task.clues is set", self.difficulty)
         most_pool = MAX_INDEX if self.side == 9 else 0
