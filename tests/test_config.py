@@ -35,7 +35,7 @@ def some(config: type) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @given(model=some(ModelConfig), train=some(TrainConfig), seed=st.integers(0, 2**32 - 1), rate=st.floats(1e-6, 1.0))
-def test_json_there_and_back(model, train, seed, rate):
+def test_config_read_from_its_json_is_equal(model, train, seed, rate):
     try:
         config = RunConfig(TASK, ModelConfig(**model), TrainConfig().override(learning_rate=rate, **train), seed)
     except InputError:

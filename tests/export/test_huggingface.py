@@ -108,7 +108,7 @@ def test_generation_equals_ours(folders):
 
 
 @torch.no_grad()
-def test_beams_work(folders):
+def test_generate_with_beams_has_the_greedy_length_and_one_beam_is_greedy(folders):
     model = load(folders["looped"])
     prompt = tokens(1, 5)
     plain = model.generate(prompt, max_new_tokens=5, do_sample=False)

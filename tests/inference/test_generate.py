@@ -150,7 +150,7 @@ class TestSampling:
     def test_temperature_1_samples_the_probabilities(self):
         assert self.frequencies(Sampling(1.0, 1.0)) == pytest.approx([0.5, 0.2, 0.2, 0.1], abs=0.03)
 
-    def test_temperature_half_samples_their_squares(self):
+    def test_temperature_half_squares_the_probabilities(self):
         squares = np.array([0.25, 0.04, 0.04, 0.01])
         assert self.frequencies(Sampling(0.5, 1.0)) == pytest.approx(squares / squares.sum(), abs=0.03)
 

@@ -262,7 +262,7 @@ def test_a_test_leaves_examples_for_a_check(run, weights, monkeypatch):
         shipping.evaluate_shipped(1000)
 
 
-def test_unknown_names(run, weights):
+def test_load_of_an_unknown_name_is_refused(run, weights):
     with refused(None, NAME):
         shipping.load(NAME)
     with refused(None, "edit-distance"):
@@ -318,7 +318,7 @@ def test_load_with_an_invalid_header_names_the_fault(changed, named, packed):
         shipping.load(NAME)
 
 
-def test_a_model_in_another_tasks_folder(packed):
+def test_load_from_the_folder_of_another_task_is_refused(packed):
     wrong = packed.path.parents[1] / "lcs"
     wrong.mkdir()
     packed.path.rename(wrong / packed.path.name)
@@ -326,7 +326,7 @@ def test_a_model_in_another_tasks_folder(packed):
         shipping.load("lcs/modulated-r3")
 
 
-def test_weights_of_another_shape(packed):
+def test_load_of_weights_of_another_shape_is_refused(packed):
     config = replace(RunConfig(TASK, MODEL, TRAIN), model=replace(MODEL, dim=32))
     rewrite(packed, config=config.to_json())
     with refused(None, packed.path, (6, 32), (6, 16)):

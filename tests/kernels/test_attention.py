@@ -152,7 +152,7 @@ def test_large_scores_stay_finite(size, large):
 
 
 @pytest.mark.parametrize("shape", [ON_CHIP[1], ELSEWHERE[0]], ids=["on the chip", "elsewhere"])
-def test_what_is_kept(shape):
+def test_attend_keeps_tensors_only_off_the_chip_and_for_a_backward(shape):
     """Short sequences are computed again from qkv; without a backward pass nothing is kept at all."""
     _, seq_len, num_heads, _ = shape
     qkv, _, rotation = example(*shape, torch.float32, True)

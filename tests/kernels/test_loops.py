@@ -72,7 +72,7 @@ def test_computing_again_gives_the_very_same(num_layers, read, remats):
             assert torch.equal(again[name], wanted) if same_order else error(again[name], wanted) < 1e-6, name
 
 
-def test_remat_of_long_sequences():
+def test_long_sequences_computed_again_equal_the_definition():
     check(replace(CASES["long sequences"], remat=1, read=(0, 1)))
 
 
@@ -120,7 +120,7 @@ def plans(draw) -> Case:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 @given(plans())
-def test_any_plan(case):
+def test_states_and_gradients_of_random_cases_equal_the_definition(case):
     if case.dim % (2 * case.num_heads) == 0:
         check(case)
 
@@ -231,7 +231,7 @@ def open_stack(**knobs) -> tuple[LoopStack, LoopStack]:
 @pytest.mark.parametrize("injection", ["none", "add"])
 @pytest.mark.parametrize(("backprop_loops", "remat"), [(1, 0), (3, 0), (3, 2), (9, 0)])
 @pytest.mark.parametrize("read", [(3,), (0, 1, 2, 3)])
-def test_truncated_backpropagation(injection, backprop_loops, remat, read):
+def test_truncated_backpropagation_equals_the_plain_stack(injection, backprop_loops, remat, read):
     """The last loops alone get a gradient, and with them whatever is injected into them."""
     fast, plain = open_stack(injection=injection, positions="rotary")
     fast.remat = remat

@@ -117,12 +117,12 @@ def check(*, loops=3, layers=1, tokens=5, dim=48, ff_dim=96, dtype=torch.float32
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kinds", [(), ("scale",), ("gate",), ("scale", "gate"), ("shift",), EVERYTHING], ids=str)
-def test_every_kind_of_modulation(kinds, dtype):
+def test_weight_grads_of_every_modulation_match_autograd(kinds, dtype):
     check(kinds=kinds, dtype=dtype)
 
 
 @pytest.mark.parametrize(("tokens", "dim", "ff_dim"), [(1, 8, 8), (17, 20, 130), (130, 48, 64), (64, 32, 96)])
-def test_every_size(tokens, dim, ff_dim):
+def test_weight_grads_of_partly_filled_tiles_match_autograd(tokens, dim, ff_dim):
     """Tokens beyond a tile of sums, and matrices that fill no tile, or several with a rest."""
     check(tokens=tokens, dim=dim, ff_dim=ff_dim, layers=2, loops=2)
 
