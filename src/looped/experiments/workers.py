@@ -95,7 +95,7 @@ class LocalWorkers(Workers):
 
 
 class _Slot:
-    """Room for one process, which is replaced when it dies."""
+    """A place for a worker process. If the process dies, a new one takes the place."""
 
     def __init__(self, watched: Any, gpu: str | None) -> None:
         self._watched, self.gpu = watched, gpu

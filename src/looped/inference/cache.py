@@ -32,7 +32,7 @@ class KeyValueCache:
         return [partial(_write_and_read, slot, places, end) for slot in self.memory[loop]]
 
     def stop(self, row: int, place: int, num_loops: int) -> None:
-        """Let a token keep, in the loops that it skips, the keys and values of its last loop."""
+        """Fill the skipped loops of a token with the keys and values of its last loop."""
         self.memory[num_loops:, :, :, row, :, place] = self.memory[num_loops - 1, :, :, row, :, place]
 
 

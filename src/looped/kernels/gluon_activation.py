@@ -6,7 +6,7 @@ and the sums of slope over tokens. Neither z nor g goes to memory.
 How the data moves. A program keeps 128 hidden channels of both matrices in shared memory (128 KB) and goes through the
 tokens in tiles of 128, 64 for each of its two warpgroups. One warp per warpgroup copies n and dy to a ring of three
 boxes of 64 tokens and 128 channels (16 KB each): two boxes of n and two of dy for each tile. The warpgroups take turns:
-one multiplies while the other one computes and stores its results. A thread holds 2 of every 8 columns of a result.
+one multiplies while the other computes and stores its results. A thread holds 2 of every 8 columns of a result.
 Therefore the hidden channels are stored in an order (`interleaved`) that puts 8 columns of a thread side by side in
 memory, for one wide store.
 """
