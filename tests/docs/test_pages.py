@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from statistics import mean
 
 import matplotlib.pyplot as plt
 import pytest
@@ -211,3 +212,41 @@ def test_notebook_runs_at_small_size(tmp_path, monkeypatch):
     plt.close("all")
     assert names["result"].step == 4
     assert len(names["rows"]) == 12
+
+
+def test_continuity_page_has_the_means_of_the_benchmark():
+    """Every cell of the page's tables about training is the mean over seeds in the file that the page names."""
+    page = (ROOT / "docs" / "continuity.md").read_text()
+    (name,) = re.findall(r"`benchmarks/results/(continuity-cpu-[^`]+)`", page)
+    rows = json.loads((ROOT / "benchmarks" / "results" / name).read_text())["rows"]
+    measured = {(row["case"], row["block"], row["step"], row["seed"]): row for row in rows}
+
+    def means(case: str, step: int, *place: str | int) -> str:
+        found = {"looped": [], "modulated": []}
+        for (row_case, block, row_step, _), value in measured.items():
+            if (row_case, row_step) == (case, step):
+                for key in place:
+                    value = value[key]
+                found[block].append(value)
+        assert [len(values) for values in found.values()] == [3, 3]
+        return " / ".join(f"{mean(values):#.3g}" for values in found.values())
+
+    state, normed, last = "test/state/0.001", "test/normalised/0.001", -1
+    cases = {"32": "repeated", "new": "fresh", "new, AdamW": "paper"}
+    by_step = re.findall(r"^\| (32|new|new, AdamW) \| (\d+) \| (.*) \|$", page, flags=re.MULTILINE)
+    assert len(by_step) == 12
+    for windows, step, cells in by_step:
+        case = cases[windows], int(step)
+        coefficients = [means(*case, state, number, last) for number in ("coefficient", "relative")]
+        losses = [means(*case, loss) for loss in ("train_loss", "test_loss")]
+        assert cells.split(" | ") == [*losses, *coefficients, means(*case, normed, "coefficient", last)]
+
+    def table(head: str) -> list[list[str]]:
+        lines = page.partition(head)[2].partition("\n\n")[0].splitlines()[2:]
+        return [line.strip("| ").split(" | ") for line in lines]
+
+    for loop, *cells in table("| loop | 32 windows, absolute"):
+        numbers = [(case, number) for case in ("repeated", "fresh") for number in ("coefficient", "relative")]
+        assert cells == [means(case, 200, state, number, int(loop) - 1) for case, number in numbers]
+    for size, *cells in table("| size | 32 windows"):
+        assert cells == [means(case, 200, f"test/state/{size}", "coefficient", last) for case in ("repeated", "fresh")]
