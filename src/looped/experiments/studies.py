@@ -343,7 +343,8 @@ def text_loops(scale: Scale) -> Experiment:
         vocabulary["seq_len"] = 256
     cells = []
     for block in ("standard", *BLOCKS):
-        config = base_config("text", scale, block, **({"num_loops": num_loops} if block in BLOCKS else {}))
+        loops: dict[str, Any] = {"num_loops": num_loops} if block in BLOCKS else {}
+        config = base_config("text", scale, block, **loops)
         config = replace(config, task=replace(config.task, **vocabulary))
         if full:
             train = config.train.override(num_steps=3500, batch_size=256, ema_decay=0.999)
