@@ -200,7 +200,7 @@ def test_generate_command_writes_the_same_text_for_the_same_seed(story_run, caps
 @pytest.mark.parametrize(
     "flags",
     [["--temperature", "-1"], ["--top-p", "0"], ["--max-tokens", "0"], ["--loops", "0"], ["--exit", "stable:x"],
-     ["--exit", "never:1"]],
+     ["--exit", "never:1"], ["--exit", "gate:0.9"]],
     ids=" ".join,
 )  # fmt: skip
 def test_generate_command_with_a_mistake_says_so_in_one_line(flags, story_run, capsys):

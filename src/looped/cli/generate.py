@@ -47,11 +47,11 @@ def generate(arguments: list[str]) -> None:
     run = load(command.run, choose_device(command.device))
     states = run.grow_texts([command.prompt], command.max_tokens, command.loops, sampling, rule)
     started = time.perf_counter()
-    if not command.json:
-        print(command.prompt, end="", flush=True)
-    for (text,) in states:
+    prompt = command.prompt
+    for (text,) in states:  # the first one says whether the model takes the loops and the rule
         if not command.json:
-            print(text.take(), end="", flush=True)
+            print(prompt + text.take(), end="", flush=True)
+            prompt = ""
     seconds = time.perf_counter() - started
     num_tokens = len(text.loops)
     about = {
