@@ -5,13 +5,13 @@ The scripts ask `looped WORDS... --complete`, so tasks and layers of plugins com
 
 import types
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
 from looped.cli import COMPLETE
-from looped.cli.args import RUN, leading_name
+from looped.cli.args import RUN, leading_name, parse
 
 _POSITIONAL = get_args(tyro.conf.Positional[str])[1]
 _SHELLS = {
@@ -41,9 +41,15 @@ complete -c looped -a '(looped (commandline -opc)[2..-1] {COMPLETE} 2>/dev/null)
 }
 
 
+@dataclass(frozen=True)
+class ScriptCommand:
+    """Print a script for tab completion. `looped completion --help` says how a shell reads it."""
+
+
 def completion(arguments: list[str]) -> None:
     """Print the script of a shell."""
-    shell, _ = leading_name(arguments, "shell", _SHELLS, "looped completion SHELL --help")
+    shell, rest = leading_name(arguments, "shell", _SHELLS, "looped completion SHELL --help")
+    parse(ScriptCommand, rest, f"looped completion {shell}")
     print(_SCRIPTS[shell], end="")
 
 
