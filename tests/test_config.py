@@ -22,6 +22,7 @@ from looped.config import (
 from looped.recipes import RECIPES, recipe, recipes_for
 from looped.tasks import TASKS, EditDistance, make_task
 from looped.utils.errors import InputError
+from looped.utils.shipped import list_models
 from tests.refusal import refused
 
 TASK = EditDistance(length=8)
@@ -48,8 +49,16 @@ def test_config_read_from_its_json_is_equal(model, train, seed, rate):
 BLOCKS = get_args(get_type_hints(ModelConfig)["block"])
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize(("name", "task"), [(name, task) for task in TASKS for name in recipes_for(task)])
+@pytest.mark.parametrize(
+    ("name", "task", "block"),
+    [
+        (name, task, block)
+        for task in TASKS
+        for name in recipes_for(task)
+        for block in BLOCKS
+        if (name, block) != ("warm", "standard")  # no standard model is shipped
+    ],
+)
 def test_every_recipe_gives_every_task_and_block_a_config(name, task, block):
     config = recipe(name, task, block)
     assert (config.task.name, config.model.block) == (task, block)
@@ -66,6 +75,12 @@ def test_recipe_dense_is_for_string_tasks_only():
     assert [task for task in TASKS if "dense" in recipes_for(task)] == ["edit-distance", "lcs"]
     with refused("recipe", "dense"):
         recipe("dense", "sudoku")
+
+
+def test_recipe_warm_is_for_blocks_with_shipped_models_only():
+    assert recipe("warm", "lcs", "modulated").train.init_from in list_models()
+    with refused("model.block", "standard"):
+        recipe("warm", "lcs", "standard")
 
 
 def test_answers_for_prefixes_are_part_of_a_runs_identity():

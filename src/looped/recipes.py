@@ -14,7 +14,7 @@ from typing import Any
 
 from looped.config import ModelConfig, RunConfig
 from looped.tasks import task_class
-from looped.utils.errors import require_one_of
+from looped.utils.errors import require_field, require_one_of
 
 _ALL = "*"
 
@@ -247,6 +247,8 @@ def recipe(name: str, task: str, block: str = "looped") -> RunConfig:
             model=replace(config.model, **part.get("model", {})),
             train=config.train.override(**part.get("train", {})),
         )
+    has_origin = name != "warm" or config.train.init_from is not None
+    require_field(has_origin, "model.block", "looped or modulated for warm, because no other model is shipped", block)
     return config
 
 

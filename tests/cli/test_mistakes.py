@@ -149,6 +149,8 @@ def test_bug_with_memory_in_its_message_is_not_reported_as_out_of_memory(run, mo
         (["data", "build", "lcs", "--out", "{new}.npz"], "--out: expected a file of JSON lines"),
         (["data", "build", "lcs", "--size", "0", "--out", "{new}"], "size: expected an integer in 1.."),
         (["data", "build", "lcs", "--out", "{folder}/notes.txt/x"], "notes.txt is a file, expected a folder"),
+        (["completion", "bash", "zsh"], "Unrecognized options: zsh"),
+        (["train", "lcs", "--recipe", "warm", "--model.block", "standard"], "--model.block: expected"),
         (["theory", "prove"], "unknown verb 'prove'"),
         (["theory", "approximate", "--cells", "1"], "cells: expected at least 2, got 1"),
         (["theory", "approximate", "--cells", "400"], "Take fewer cells"),

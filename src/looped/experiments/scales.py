@@ -141,8 +141,8 @@ def dense_config(problem: str, scale: Scale, block: str, **model: Any) -> RunCon
 
 
 def warm_config(problem: str, scale: Scale, block: str, **model: Any) -> RunConfig:
-    """Return `dense_config` from the weights of a shipped model. Small problems have no such model."""
-    if SCALE_SPECS[scale].recipe == "laptop":
+    """Return `dense_config` from the weights of a shipped model, if there is one for the block and the scale."""
+    if block == "standard" or SCALE_SPECS[scale].recipe == "laptop":
         return dense_config(problem, scale, block, **model)
     return base_config(problem, scale, block, "warm", **model)
 
