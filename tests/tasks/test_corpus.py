@@ -365,8 +365,8 @@ def test_rows_that_data_build_wrote_are_read_back(tmp_path):
     [
         ("no JSON", "expected a JSON object"),
         ('{"texts": "a"}', "text: expected a column"),
-        ('{"text": 3}', "text: expected a str"),
-        ('{"text": "a", "next": 3}', "next: expected a str"),
+        ('{"text": 3}', "text: expected text"),
+        ('{"text": "a", "next": 3}', "next: expected text"),
         (r'{"text": "\ud800"}', "valid Unicode"),
     ],
 )
@@ -376,6 +376,12 @@ def test_bad_row_is_named_with_file_line_and_reason(row, reason, tmp_path, capsy
     line = complaint(capsys, "data", "stats", "language", "--task.text", str(path), "--task.seq-len", "2")
     assert f"{path}, line 3: " in line
     assert reason in line
+
+
+def test_json_lines_that_start_with_no_json_are_not_read_as_csv(tmp_path):
+    (tmp_path / "own.jsonl").write_text('text\n{"text": "good"}\n')
+    with refused(tmp_path / "own.jsonl", "line 1"):
+        Language(text=str(tmp_path / "own.jsonl"), seq_len=2).tokens("train")
 
 
 def test_text_for_testing_has_no_training_part(tmp_path):

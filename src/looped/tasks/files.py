@@ -20,6 +20,7 @@ from looped.utils.errors import InputError, require, require_field
 from looped.utils.files import bounded_lines, file_version, from_json
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_KINDS = {str: "text", int: "an integer", list: "a list"}
 _INTEGER = re.compile(r"\s*-?[0-9]{1,15}\s*")
 
 
@@ -133,7 +134,7 @@ def file_rows(path: Path, task: str) -> Iterator[tuple[int, dict[str, Any]]]:
     if first is None:
         return
     number, line = first
-    if not line.startswith("{"):
+    if not line.startswith("{") and ".jsonl" not in path.suffixes:
         yield from _csv_rows(path, line, lines)
         return
     header = _json_row(path, number, line)
@@ -202,7 +203,7 @@ def field_of(row: dict[str, Any], name: str, kind: type) -> Any:
             value = from_json(value)
         except ValueError:
             value = row[name]
-    require(type(value) is kind, f"{name}: expected a {kind.__name__}, got {str(value)[:40]!r}")
+    require(type(value) is kind, f"{name}: expected {_KINDS[kind]}, got {repr(value)[:40]}")
     return value
 
 

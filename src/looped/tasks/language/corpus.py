@@ -353,7 +353,7 @@ def _written_rows(path: Path, end: str) -> Iterator[str]:
             require(is_unicode, "text: expected valid Unicode, got half a character")
             yield text + end
         except InputError as error:
-            raise InputError(f"{path}, line {line}: {error}", field="task.text") from None
+            raise InputError(f"{path}, line {line}: {error}") from None
 
 
 def _parquet_rows(source: str) -> Iterator[str]:
