@@ -431,7 +431,8 @@ class RunConfig:
         may_run_free = self.model.block != "standard" or not any(self.train.free_loops)
         require_field(may_run_free, "free_loops", "none: a standard model has no loops", self.train.free_loops)
         gated, supervision = self.model.halting_gate, self.train.supervision
-        expected = "halting with a halting gate" if gated else "another value without --model.halting-gate"
+        trains_gate = "halting (--train.supervision halting), which trains the halting gate"
+        expected = trains_gate if gated else "another value without --model.halting-gate"
         require_field(gated == (supervision == "halting"), "supervision", expected, supervision)
         are_trained = all(choice <= self.model.num_loops for choice in curriculum.loop_choices)
         most = f"at most num_loops = {self.model.num_loops}"
