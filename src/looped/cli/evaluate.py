@@ -55,7 +55,8 @@ def evaluate(arguments: list[str]) -> None:
     require(command.images == 1 or command.split == "test", "--images: expected the split test, got another one")
     if command.exit:
         plain = not command.sets and command.images == 1 and command.split != "train" and len(command.loops) <= 1
-        require(plain, "--exit: expected held-out examples and one number of loops, got --sets, train or several")
+        expected = "one number of loops on held-out examples"
+        require(plain, f"--exit: expected {expected}, got several, or --sets, --images or --split train")
 
     from looped.inference import load
     from looped.inference.early_exit import ExitRule
