@@ -72,9 +72,11 @@ def test_commands_are_accepted_by_the_parser(command, tmp_path, monkeypatch, cap
 
 
 QUICK = quick_commands()
+SLOW = "theory.md"  # together its commands take more than twenty seconds
+QUICK_PAGES = [pytest.param(page, marks=pytest.mark.slow) if page.name == SLOW else page for page in QUICK]
 
 
-@pytest.mark.parametrize("page", QUICK, ids=page_id)
+@pytest.mark.parametrize("page", QUICK_PAGES, ids=page_id)
 def test_quick_commands_run_in_order(page, tmp_path, monkeypatch, capsys):
     write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
