@@ -122,8 +122,8 @@ class _Harness:
     def work(self) -> None:
         """Carry out one part after the other, with one warm process, until none is waiting."""
         with Target(self.options.source) as target:
-            target.warm_up.append([*training_arguments(target), "--out", "warm-up"])
-            target.warm_up.extend(command.split() for command in _WARM_UP)
+            train = [*training_arguments(target), "--out", "warm-up"]
+            target.warm([train, *(command.split() for command in _WARM_UP)])
             while (part := self._next()) is not None:
                 self._carry_out(target, *part)
 

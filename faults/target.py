@@ -99,11 +99,19 @@ class Target:
     def __exit__(self, *_: object) -> None:
         if self._companion is not None:
             self._companion.__exit__()
-        if self._server is not None:
-            assert self._server.stdin is not None
-            self._server.stdin.close()
-            self._server.wait()
+        self._stop()
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def warm(self, commands: list[list[str]]) -> None:
+        """Let a new warm process carry out these commands before its first try."""
+        self._stop()
+        self.warm_up = commands
+
+    def _stop(self) -> None:
+        """End the warm process: it ends with its input, which the block closes."""
+        if self._server is not None:
+            with self._server:
+                self._server = None
 
     def companion(self) -> "Target":
         """Return a second target that runs commands at the same time as this one, and ends with it."""
@@ -227,6 +235,11 @@ class Target:
             if not self._server.stdout.readline():
                 raise RuntimeError("the program under test could not be started")
         return self._server
+
+    @functools.cached_property
+    def resting_bytes(self) -> int:
+        """Return the memory of a command that does nothing: that of PyTorch and the other libraries."""
+        return self.run(["--version"], self.scratch).peak
 
     @functools.cached_property
     def train_flags(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from faults.mutations import mutated
 from faults.operations import Fault, Operation, build_shim, read_control, read_trace, write_control
 from faults.server import counted
 from faults.table import Row, markdown, merged, summary
+from faults.target import Target
 from faults.tries import Journal, Result, Tries, carry_out
 
 PROGRAM = """
@@ -165,7 +166,24 @@ def test_journal_whose_last_line_was_cut_loses_only_that_try(tmp_path):
     assert len(Journal(path, "abc").results) == 10
 
 
-def test_killed_runner_is_killed_at_the_operation_that_its_workercounted(tmp_path):
+COUNTS_CALLS = """
+calls = []
+def main(arguments):
+    calls.append(arguments)
+    print(calls)
+"""
+
+
+def test_target_that_has_run_before_is_warmed_up(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project.scripts]\nlooped = "program:main"\n')
+    (tmp_path / "program.py").write_text(COUNTS_CALLS)
+    with Target(tmp_path) as target:
+        assert target.run(["cold"], tmp_path).stdout == "[['cold']]\n"
+        target.warm([["first"], ["second"]])
+        assert target.run(["try"], tmp_path).stdout == "[['first'], ['second'], ['try']]\n"
+
+
+def test_killed_runner_is_killed_at_the_operation_that_its_worker_counted(tmp_path):
     write_control(tmp_path / "control", tmp_path, Fault())
     assert counted(str(tmp_path / "control")) == 0
     folder = tmp_path / "folder"
