@@ -211,9 +211,10 @@ def _start_collectives(group: Group, device: Device) -> None:
     found = [group.store.get(f"device of {rank}").decode() for rank in range(group.size)]
     if len({*found}) > 1 or "none" in found:
         without = [str(rank) for rank in range(group.size) if found[rank] != str(True)]
+        ranks = "rank" if len(without) == 1 else "ranks"
         raise InputError(
-            f"train.device: expected a GPU for every process, found none for rank {', '.join(without)}. Start fewer "
-            "processes per machine, or use --train.device cpu.",
+            f"train.device: expected a GPU for every process, found none for {ranks} {', '.join(without)}. Start "
+            "fewer processes per machine, or use --train.device cpu.",
         )
     if needs_gpu:
         torch.cuda.set_device(local_rank)
