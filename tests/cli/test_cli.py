@@ -161,10 +161,11 @@ def test_theory_verbs_build_and_draw(tmp_path, capsys):
     text = answer(capsys, "theory", "approximate", *arguments)
     assert "f(representative)" in text
     assert json.loads(answer(capsys, "theory", "approximate", *arguments, "--json"))["p"] == "inf"
-    with pytest.raises(SystemExit) as refuted:
-        answer(capsys, "theory", "approximate", "--function", "attn", "--cells", "2", "--lipschitz", "0.01")
-    assert refuted.value.code == 1
-    assert "VIOLATED" in capsys.readouterr().out
+    steep = ["theory", "approximate", "--function", "attn", "--cells", "2", "--lipschitz", "0.01"]
+    assert main(steep) == 2
+    shown = capsys.readouterr()
+    assert "VIOLATED" in shown.out
+    assert shown.err.splitlines()[-1] == "looped: --lipschitz: expected a Lipschitz constant of attn, got 0.01"
     picture = tmp_path / "new" / "stairs.png"
     assert answer(capsys, "theory", "plot", "staircase", "--out", str(picture)) == f"{picture}\n"
     assert picture.read_bytes().startswith(b"\x89PNG")

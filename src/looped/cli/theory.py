@@ -137,6 +137,8 @@ def _approximate(arguments: list[str]) -> None:
     # JSON has no number for infinity.
     p = "inf" if math.isinf(command.p) else command.p
     show({**result.as_dict(), "p": p}, result.text(), as_json=command.json)
+    if result.is_steeper:
+        raise InputError(f"lipschitz: expected a Lipschitz constant of {command.function}, got {command.lipschitz}")
     if result.refuted:
         raise SystemExit(1)
 

@@ -99,6 +99,11 @@ class Report:
         return not self.equals_code or (self.certified and not self.holds)
 
     @property
+    def is_steeper(self) -> bool:
+        """True if the network is right and f exceeds the Lipschitz constant that the user gave."""
+        return self.refuted and self.equals_code and self.lipschitz is not None
+
+    @property
     def _sup(self) -> str:
         if not self.cells_checked:
             return "no point of the good set: fewer cells than tokens"
@@ -108,8 +113,9 @@ class Report:
     def _verdict(self) -> str:
         if self.holds:
             return "holds"
-        given = self.certified and self.equals_code and self.lipschitz is not None
-        return "VIOLATED" + (f": f is steeper than its Lipschitz constant {self.lipschitz:g}" if given else "")
+        if self.is_steeper:
+            return f"VIOLATED: f is steeper than its Lipschitz constant {self.lipschitz:g}"
+        return "VIOLATED"
 
     @property
     def _exactness(self) -> str:
