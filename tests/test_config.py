@@ -273,6 +273,12 @@ def test_run_config_with_unknown_task_suggests_the_closest_one():
         RunConfig.from_json({"task": {"name": "edit-distances"}})
 
 
+@pytest.mark.parametrize("name", [None, 7, ["lcs"], {"lcs": 1}])
+def test_run_config_whose_task_has_no_text_as_its_name_lists_the_tasks(name):
+    with refused("task", name, "edit-distance"):
+        RunConfig.from_json({"task": {"name": name}})
+
+
 def test_override_routes_settings_to_their_groups():
     train = TrainConfig().override(
         num_steps=7, optimizer="muon", schedule="cosine", learning_rate=0.5, warmup_steps=3, size_schedule="growing",

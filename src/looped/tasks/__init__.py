@@ -115,10 +115,8 @@ def _known_class(name: object) -> type[Task]:
     """Return the class of a task that is known already, and import nothing that nobody has named."""
     if isinstance(name, str) and name in TASKS:
         return TASKS[name]
-    if name in (installed := installed_tasks()):
-        hint = f". It is installed: name its module with --plugin {installed[str(name)].module}"
-    else:
-        hint = plugins.HINT
+    entry = installed_tasks().get(name) if isinstance(name, str) else None
+    hint = plugins.HINT if entry is None else f". It is installed: name its module with --plugin {entry.module}"
     raise unknown("task", name, TASKS, hint)
 
 
