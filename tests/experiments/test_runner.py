@@ -161,7 +161,9 @@ def test_status_without_records_says_where_it_looked(tmp_path, monkeypatch, caps
     assert said.err == expected
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [
+    signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL
+])  # fmt: skip
 def test_runner_stopped_in_training_resumes_from_the_last_checkpoint(how, tmp_path):
     runs, num_steps = tmp_path / "runs", 2000
     process = start_runner(runs, num_steps)

@@ -181,7 +181,7 @@ def test_file_splits_do_not_overlap(tmp_path):
     assert set.union(*splits.values()) == {puzzle for puzzle, _ in rows}
 
 
-@pytest.mark.parametrize("side", [4, 9])
+@pytest.mark.parametrize("side", [4, pytest.param(9, marks=pytest.mark.slow)])
 def test_test_sets_of_a_file_are_generated(tmp_path, side):
     """A file with one easy puzzle has no test sets of its own, so those of generated puzzles are used."""
     path = tmp_path / "puzzles.csv"

@@ -285,7 +285,9 @@ def test_duplicates_and_trifling_inputs_stay_between_the_labels():
     assert all(low - room <= v <= high + room for v in net(x).flat)
 
 
-@pytest.mark.parametrize("variant", theory.VARIANTS)
+@pytest.mark.parametrize("variant", [
+    pytest.param(name, marks=pytest.mark.slow if name == "lean-multiset" else ()) for name in theory.VARIANTS
+])  # fmt: skip
 @pytest.mark.parametrize("function", [lambda x: x / 64, lambda x: 0.75 + x / 64], ids=["low", "high"])
 def test_the_bound_everywhere_holds_at_trifling_points(variant, function):
     net = theory.approximate(function, 1, 2, 4, variant, bits=8, lipschitz=1 / 64)

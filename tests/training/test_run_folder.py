@@ -34,7 +34,7 @@ def test_train_of_a_finished_run_deletes_half_a_checkpoint(tmp_path):
     assert not left.exists()
 
 
-@pytest.mark.parametrize("name", ["config.json", "result.json"])
+@pytest.mark.parametrize("name", [pytest.param("config.json", marks=pytest.mark.slow), "result.json"])
 def test_every_bit_of_a_run_s_json_files_is_covered_by_a_hash(name, tmp_path):
     train(tiny(), tmp_path, quiet=True)
     run, path = RunFolder(tmp_path), tmp_path / name
