@@ -341,17 +341,36 @@ def test_run_of_two_experiments_is_trained_once_and_measured_for_both(smoke_runs
 
 
 def test_paper_status_counts_a_cell_of_table_1_once_for_all_recipes(tmp_path, capsys):
+    """Two cells are filled. The one by two recipes is below the paper by the recipe with the better validation."""
     fast, dense = experiment("table1", "gpu"), experiment("table1-dense", "gpu")
-    chosen = [fast.select(["ED40:looped r=50"]), dense.select(["ED40:looped r=50", "LCS60:modulated r=50"])]
-    for record in fake_records(chosen).values():
-        save_record(tmp_path / record.path, record)
+    for table, name, accuracy, validation in (
+        (fast, "ED40:looped r=50", 0.7, 0.9),
+        (dense, "ED40:looped r=50", 0.99, 0.8),
+        (dense, "LCS60:modulated r=50", 0.999, 0.8),
+    ):
+        (record,) = fake_records([table.select([name])]).values()
+        score = record.test.trained
+        score = replace(score, metrics={**score.metrics, "accuracy": accuracy}, low=accuracy - 0.01, high=accuracy)
+        curve = [{"samples": record.samples, "validation": validation}]
+        measured = replace(record, test=replace(record.test, rows=(score,)), curve=curve)
+        save_record(tmp_path / record.path, measured)
     words = ["paper", "status", "--scale", "gpu", "--results", str(tmp_path), "--root", str(tmp_path / "runs")]
     assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["tables"] == {"table1": {"filled": 2, "cells": 54}}
+    counts = {"filled": 2, "cells": 54, "reached": 1}
+    assert json.loads(capsys.readouterr().out)["tables"] == {"table1": counts}
     assert main([*words, "table1-dense"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "Table 1: 2 of 54 cells filled by some recipe"
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert [int(word) for word in re.findall(r"\d+", last.partition(":")[2])] == [2, 54, 1]
     assert main([*words, "table2"]) == 0
     assert "recipe" not in capsys.readouterr().out
+
+
+def test_paper_status_of_small_problems_compares_nothing_with_the_paper(tmp_path, capsys):
+    for record in fake_records([experiment("table1", "laptop").select(["ED40:looped r=8"])]).values():
+        save_record(tmp_path / record.path, record)
+    words = ["paper", "status", "table1", "--results", str(tmp_path), "--root", str(tmp_path / "runs"), "--json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["tables"] == {"table1": {"filled": 1, "cells": 54}}
 
 
 def test_train_evaluation_uses_the_examples_of_training(smoke_runs, monkeypatch):

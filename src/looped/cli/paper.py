@@ -187,7 +187,7 @@ def _status(command: StatusCommand) -> None:
 
 
 def _show_status(command: StatusCommand, experiments: "Sequence[Experiment]", known: "dict[str, Record]") -> None:
-    from looped.experiments.report.compare import filled_cells
+    from looped.experiments.report.compare import best_results
     from looped.experiments.runner import status
     from looped.experiments.spec import check_scale
     from looped.experiments.tables import SAME_TABLE, all_recipes
@@ -202,13 +202,20 @@ def _show_status(command: StatusCommand, experiments: "Sequence[Experiment]", kn
         for cell in cells:
             seed = f", seed {cell['seed']}" if command.seeds > 1 else ""
             lines.append(f"  {cell['row']}, {cell['column']}{seed}: {cell['state']}")
-    tables = {}
+    tables: dict[str, dict[str, int]] = {}
     for name in dict.fromkeys(SAME_TABLE.get(experiment.id, experiment.id) for experiment in experiments):
-        if name in SAME_TABLE.values() and not command.cells:
-            group = all_recipes(name, check_scale(command.scale))
-            tables[name] = {"filled": len(filled_cells(group, known)), "cells": len(group[0].cells)}
-            title, _, _ = group[0].title.partition(":")
-            lines.append("{}: {filled} of {cells} cells filled by some recipe".format(title, **tables[name]))
+        if name not in SAME_TABLE.values() or command.cells:
+            continue
+        group = all_recipes(name, check_scale(command.scale))
+        best = best_results(group, known).values()
+        numbers = {"filled": len(best), "cells": len(group[0].cells)}
+        text = "{filled} of {cells} cells filled by some recipe".format_map(numbers)
+        if group[0].is_full_size:
+            numbers["reached"] = sum(one.reaches_paper for one in best)
+            text += "; our interval contains or exceeds the paper's number in {reached} of them".format_map(numbers)
+        tables[name] = numbers
+        title, _, _ = group[0].title.partition(":")
+        lines.append(f"{title}: {text}")
     show({"experiments": found, "tables": tables}, "\n".join(lines), as_json=command.json)
 
 

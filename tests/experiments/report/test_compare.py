@@ -6,7 +6,7 @@ import pytest
 
 from looped.config import RunConfig
 from looped.experiments.records import Value, run_key
-from looped.experiments.report.compare import CellResult, cell_results
+from looped.experiments.report.compare import CellResult, best_results, cell_results
 from looped.experiments.spec import Cell
 from looped.experiments.tables import experiment
 from looped.tasks import TASKS
@@ -94,3 +94,28 @@ def test_cell_results_of_several_seeds_are_a_mean_within_all_intervals():
     assert [record.config.seed for record in found.records] == [0, 1, 2]
     assert found.value == pytest.approx(sum(row.metrics["accuracy"] for row in rows) / 3)
     assert (found.low, found.high) == (min(row.low for row in rows), max(row.high for row in rows))
+
+
+@pytest.mark.parametrize("name", ["table1", "table2"])
+@pytest.mark.parametrize("first_is_better", [True, False])
+def test_best_results_are_chosen_by_validation_and_not_by_the_test(name, first_is_better):
+    """The other recipe may have the better test. Lower validations are better in Table 2."""
+    one = experiment(name, "gpu")
+    one = replace(one, cells=one.cells[:1])
+    longer = replace(one.cells[0].config, train=one.cells[0].config.train.override(num_steps=77))
+    other = replace(one, id="other", cells=(replace(one.cells[0], config=longer, recipe="longer"),))
+    records = {run_key(each.cells[0].config): fake_record(each.cells[0].config) for each in (one, other)}
+    validations = (0.9, 0.8) if first_is_better == (name == "table1") else (0.8, 0.9)
+    for (key, record), value in zip(records.items(), validations, strict=True):
+        records[key] = replace(record, curve=[{"samples": 1, "validation": 0.5}, {"samples": 2, "validation": value}])
+    (best,) = best_results([one, other], records).values()
+    assert best.cell.recipe == ("fast" if first_is_better else "longer")
+
+
+def test_best_results_prefer_any_validation_to_none():
+    one = experiment("table1-dense", "gpu").select(["ED40:looped r=50"])
+    other = experiment("table1", "gpu").select(["ED40:looped r=50"])
+    records = {run_key(each.cells[0].config): fake_record(each.cells[0].config) for each in (one, other)}
+    first, second = records
+    records[first] = replace(records[first], curve=[])
+    assert best_results([one, other], records)["ED40:looped r=50"].records == (records[second],)

@@ -4,13 +4,14 @@ A number is compared with the paper's only if both belong to the same problem. T
 intervals do not overlap.
 """
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from typing import Literal, TypeVar
 
-from looped.experiments.metrics import Metric, metric_of
+from looped.experiments.metrics import Metric, metric_named, metric_of
 from looped.experiments.records import Record, Value, cell_value, seedless_key
 from looped.experiments.spec import Cell, Experiment
 
@@ -59,6 +60,18 @@ class CellResult:
         return self.cell.config.model.num_loops
 
     @property
+    def validation(self) -> float:
+        """Return the last validation in the task's metric, the mean over seeds, negated where lower is better.
+
+        It is minus infinity if a run has none.
+        """
+        last = [[point["validation"] for point in run.curve if "validation" in point][-1:] for run in self.records]
+        if not all(last):
+            return -math.inf
+        sign = 1 if metric_named(self.cell.config.task.metric).higher_is_better else -1
+        return sign * sum(value for (value,) in last) / len(last)
+
+    @property
     def difference(self) -> float | None:
         """Return our number minus the paper's, or None if they cannot be compared."""
         return self.value - self.cell.paper if self.cell.paper is not None and self.cell.comparable else None
@@ -82,6 +95,11 @@ class CellResult:
         if self.low - rounding <= paper <= self.high + rounding:
             return "agrees"
         return "better" if (self.value > paper) == self.metric.higher_is_better else "worse"
+
+    @property
+    def reaches_paper(self) -> bool:
+        """Return whether our interval contains or exceeds the paper's number."""
+        return self.verdict in ("agrees", "better")
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
@@ -115,9 +133,13 @@ def distinct_results(group: Sequence[Experiment], records: Mapping[str, Record])
     return found
 
 
-def filled_cells(group: Sequence[Experiment], records: Mapping[str, Record]) -> set[str]:
-    """Return the names of the cells that have a number in at least one of the experiments."""
-    return {one.cell.name for each in group for one in cell_results(each, records)}
+def best_results(group: Sequence[Experiment], records: Mapping[str, Record]) -> dict[str, CellResult]:
+    """Return each cell that has a number, by its name, from the recipe with the best validation.
+
+    The test is not used to choose. Of equal validations the first recipe's counts.
+    """
+    found = grouped((one for each in group for one in cell_results(each, records)), lambda one: one.cell.name)
+    return {name: max(results, key=lambda one: one.validation) for name, results in found.items()}
 
 
 def distinct_records(results: Iterable[CellResult]) -> list[Record]:
