@@ -38,6 +38,13 @@ def test_update_blocks_rewrites_every_block_and_picture(tmp_path):
     assert len(list(tmp_path.rglob("*.svg"))) == 1
 
 
+def test_update_blocks_writes_the_tries_of_each_cell(tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text(f"<!-- results: tries gpu -->\n{END}\n")
+    update_blocks(page, fake_records([GPU.select(["*r=50"])]))
+    assert page.read_text().count("\n| ED40, r=50 |  | 1 fast | 1 fast | yes |\n") == 1
+
+
 @pytest.mark.parametrize(
     "text", ["no marks", f"{START}\n", f"{END}\n{START}\n", f"{TEXT}{START}\n", f"{START}\n{TEXT}"]
 )

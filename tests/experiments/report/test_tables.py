@@ -12,6 +12,7 @@ from looped.experiments.report.tables import (
     problem_name,
     rows_table,
     runs_table,
+    tries_table,
 )
 from looped.experiments.spec import Experiment
 from looped.experiments.tables import experiment
@@ -137,3 +138,31 @@ def test_other_runs_table_without_a_test_shows_the_last_validation_or_loss():
     assert found["result"] == "validation accuracy 25.0 % after 10 samples"
     assert row_of(replace(stopped, curve=points[1:]))["result"] == "training loss 3.12 after 20 samples"
     assert row_of(fake_record(recipe("laptop", "lcs"), 0.5))["differences"] == ""
+
+
+def test_tries_table_counts_runs_by_recipe_and_tells_where_the_models_differ():
+    dense = experiment("table1-dense", "gpu").select(["ED40:*"])
+    cells = [cell for each in (GPU, dense) for cell in each.cells]
+    records = fake_records([GPU.select(["*r=50", "*standard", "*looped r=5"]), dense.select(["*r=50"])])
+    modulated = GPU.select(["*modulated r=50"]).cells[0].config
+    other = replace(modulated, train=modulated.train.override(muon_learning_rate=0.5))
+    stopped = replace(modulated, train=modulated.train.override(muon_learning_rate=0.7))
+    other_loops = replace(modulated, model=replace(modulated.model, num_loops=20))
+    other_model = replace(modulated, model=replace(modulated.model, conditioning="gate"))
+    more = [fake_record(config, 0.5) for config in (other, replace(other, seed=1), stopped, other_loops, other_model)]
+    more[2] = replace(more[2], finished=False, test=None, note="spiked")
+    table = tries_table(cells, [*records.values(), *more])
+    assert table.head == ("", "standard", "looped", "modulated", "equal")
+    assert texts(table) == [
+        ["ED40", "1 fast", "", "", ""],
+        ["ED40, r=5", "", "1 fast", "", "no"],
+        ["ED40, r=50", "", "1 fast, 1 dense", "1 fast, 1 dense, 2 other, 1 given up", "no"],
+    ]
+
+
+def test_tries_table_counts_every_seed_and_a_shared_run_for_the_first_experiment():
+    """At laptop scale `dense` and `warm` are the same runs."""
+    chosen = [experiment(name, "laptop").select(["ED40:*r=8"]) for name in ("table1-dense", "table1-warm")]
+    records = fake_records(chosen, num_seeds=3)
+    table = tries_table([cell for each in chosen for cell in each.cells], records.values())
+    assert texts(table) == [["ED40, r=8", "", "3 dense", "3 dense", "yes"]]

@@ -5,7 +5,8 @@ A block names an experiment and a scale (`gpu` stands for full size, whatever th
     <!-- results: table1 gpu -->
     <!-- end of results -->
 
-A picture `table1-gpu.svg` that the file shows is drawn again as well.
+The name `tries` stands for the number of runs that each cell of Table 1 has had. A picture `table1-gpu.svg` that the
+file shows is drawn again as well.
 """
 
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 from looped.experiments.records import Record
 from looped.experiments.report.charts import main_charts
 from looped.experiments.report.compare import CellResult, distinct_results
-from looped.experiments.report.tables import SIGNS, Entry, Table, cost_text, matrix, rows_table
+from looped.experiments.report.tables import SIGNS, Entry, Table, cost_text, matrix, rows_table, tries_table
 from looped.experiments.spec import FULL_SIZE, Cell, Experiment, check_scale
 from looped.experiments.tables import all_recipes, experiment
 from looped.utils.errors import require
@@ -25,6 +26,7 @@ from looped.viz.plots import draw
 
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) (\w+)[^\n]*-->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
 PICTURE = re.compile(r"\]\(((?:[\w.-]+/)*([\w-]+)-(smoke|laptop|gpu|paper)\.svg)\)")
+TRIES = "tries"
 LEGEND = (
     f"In brackets: 95 % intervals. {SIGNS['agrees']} the paper's number lies in our interval; {SIGNS['better']} ours "
     f"is better; {SIGNS['worse']} ours is worse."
@@ -55,7 +57,14 @@ def _results(name: str, scale: str, records: Mapping[str, Record]) -> tuple[Expe
     return group[0], [cell for each in group for cell in each.cells], results
 
 
+def _tries(scale: str, records: Mapping[str, Record]) -> str:
+    cells = [cell for each in all_recipes("table1", check_scale(scale)) for cell in each.cells]
+    return markdown(tries_table(cells, records.values()))
+
+
 def _block(name: str, scale: str, records: Mapping[str, Record]) -> str:
+    if name == TRIES:
+        return _tries(scale, records)
     first, cells, results = _results(name, scale, records)
     metric = results[0].metric
     percent, direction = " in %" * metric.is_share, "higher" if metric.higher_is_better else "lower"

@@ -1,5 +1,6 @@
 """Arrange results as tables: plain data, which the page and the Markdown blocks both render."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 from looped.config import RunConfig, differences
 from looped.experiments.metrics import metric_named, metric_of, short_power
 from looped.experiments.records import Record, cell_evaluation, seedless_key
-from looped.experiments.report.compare import CellResult, distinct_records
+from looped.experiments.report.compare import CellResult, distinct_records, grouped
+from looped.experiments.scales import BLOCKS
 from looped.experiments.spec import Cell, Experiment
 from looped.training.schedules import trained_size
 from looped.utils.text import plural
@@ -191,6 +193,42 @@ def _outcome(record: Record) -> str:
             shown = (metric if name == "validation" else metric_named("loss")).show(points[-1][name])
             return f"{label} {shown} after {points[-1]['samples']:,.0f} samples"
     return "none"
+
+
+def tries_table(cells: Sequence[Cell], records: Iterable[Record]) -> Table:
+    """Return how many runs each cell has had: by recipe, with other settings (`other`), or stopped (`given up`).
+
+    The cells are those of one table by all its recipes. A run belongs to the cells of its problem, model and loops.
+    """
+    recipes = {seedless_key(cell.config): cell.recipe for cell in reversed(cells)}  # the first experiment wins
+    tried: dict[tuple[Any, ...], Counter[str]] = {}
+    for record in records:
+        kind = recipes.get(seedless_key(record.config), "other") if record.finished else "given up"
+        tried.setdefault(_place(record.config), Counter())[kind] += 1
+    rows: dict[str, dict[str, Counter[str]]] = {}
+    for variants in grouped(cells, lambda cell: cell.name).values():
+        model, places = variants[0].config.model, {_place(cell.config) for cell in variants}
+        row = variants[0].row if model.block == "standard" else f"{variants[0].row}, r={model.num_loops}"
+        rows.setdefault(row, {})[model.block] = sum((tried.get(place, Counter()) for place in places), Counter[str]())
+    lines = []
+    for row, counts in rows.items():
+        if any(counts.values()):
+            texts = {block: _counted(counts.get(block, Counter())) for block in ("standard", *BLOCKS)}
+            is_pair = any(counts.get(block) for block in BLOCKS)
+            alike = "yes" if texts["looped"] == texts["modulated"] else "no"
+            lines.append((row, *texts.values(), alike if is_pair else ""))
+    return _table(("", "standard", *BLOCKS, "equal"), lines)
+
+
+def _place(config: RunConfig) -> tuple[Any, ...]:
+    model = config.model
+    return config.task, model.block, model.num_layers, model.num_loops, model.conditioning
+
+
+def _counted(counts: Counter[str]) -> str:
+    last = ("other", "given up")
+    names = [*RECIPE_ORDER, *sorted({*counts} - {*RECIPE_ORDER, *last}), *last]
+    return ", ".join(f"{counts[name]} {name}" for name in names if counts[name])
 
 
 _PROBLEMS = {
