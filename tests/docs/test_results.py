@@ -87,3 +87,12 @@ def test_recorded_minutes_are_those_of_the_records():
         keys = {seedless_key(config) for config in experiment(name, "laptop").configs()}
         seconds = sum(record.seconds for record in cpu if seedless_key(record.config) in keys)
         assert float(minutes) == pytest.approx(seconds / 60, abs=0.51 if "." not in minutes else 0.051), name
+
+
+def test_every_record_has_its_commit_its_cost_and_its_learning_curve():
+    assert len(RECORDS) == len(list((ROOT / "results").glob("**/*.json")))
+    for record in RECORDS.values():
+        assert record.commit, record.path
+        assert min(record.seconds, record.samples, record.flops) > 0, record.path
+        assert any("loss" in point for point in record.curve), record.path
+        assert any("validation" in point for point in record.curve) or not record.finished, record.path
