@@ -108,6 +108,19 @@ def test_parse_of_no_rule_raises(text):
     assert caught.value.field == "exit"
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("gate:1.5", "between 0 and 1"), ("stable:2.5", "whole number"), ("budget:inf", "whole number"),
+     ("change:nan", "above 0"), ("entropy:-1", "above 0")],
+)  # fmt: skip
+def test_parse_of_an_impossible_limit_says_what_the_rule_takes(text, reason):
+    with pytest.raises(InputError) as caught:
+        ExitRule.parse(text)
+    assert caught.value.field == "exit"
+    assert reason in str(caught.value)
+    assert "such as stable:3" not in str(caught.value)  # not the list of all rules
+
+
 @pytest.mark.parametrize("kind", WATCHERS)
 def test_parse_reverses_printing(kind):
     limit = 0.5 if kind == "gate" else 3

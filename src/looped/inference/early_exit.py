@@ -20,19 +20,22 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from looped.models import LoopModel
-from looped.utils.errors import InputError, require
+from looped.utils.errors import InputError, require, require_field
 
 
 class Watcher(ABC):
     """Follow the examples of a batch from loop to loop, and say which are done."""
 
-    limit_is_count: ClassVar[bool] = False
-    """whether the rule's limit is a number of loops"""
-    limit_is_probability: ClassVar[bool] = False
-    """whether the rule's limit is below 1"""
+    limits: ClassVar[str] = "a number above 0"
+    """the limits that the rule can have, in words"""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
+
+    @classmethod
+    def allows(cls, limit: float) -> bool:
+        """Return whether the rule can have this limit."""
+        return math.isfinite(limit) and limit > 0
 
     @abstractmethod
     def __call__(
@@ -55,10 +58,18 @@ class Watcher(ABC):
                 setattr(self, name, value[rows if name.endswith("rows") else examples])
 
 
-class Stable(Watcher):
-    """Stop if the classes of all counted positions have been the same for `limit` loops."""
+class Counting(Watcher):
+    """A rule whose limit is a number of loops."""
 
-    limit_is_count = True
+    limits = "a whole number above 0"
+
+    @classmethod
+    def allows(cls, limit: float) -> bool:
+        return super().allows(limit) and limit == int(limit)
+
+
+class Stable(Counting):
+    """Stop if the classes of all counted positions have been the same for `limit` loops."""
 
     def __init__(self, limit: float) -> None:
         super().__init__(limit)
@@ -99,10 +110,8 @@ class SmallChange(Watcher):
         return (state - before).flatten(1).norm(dim=1) < self.limit * state.flatten(1).norm(dim=1)
 
 
-class Budget(Watcher):
+class Budget(Counting):
     """Stop after `limit` loops."""
-
-    limit_is_count = True
 
     def __init__(self, limit: float) -> None:
         super().__init__(limit)
@@ -116,11 +125,15 @@ class Budget(Watcher):
 class Gate(Watcher):
     """Stop if the halting gate has stopped every counted position with a probability of at least `limit`."""
 
-    limit_is_probability = True
+    limits = "a probability between 0 and 1"
 
     def __init__(self, limit: float) -> None:
         super().__init__(limit)
         self.going_rows: Tensor | None = None  # log-probability that no loop has stopped
+
+    @classmethod
+    def allows(cls, limit: float) -> bool:
+        return 0 < limit < 1
 
     def __call__(self, state: Tensor, scores: Tensor, owners: Tensor, halting: Tensor | None) -> Tensor:
         assert halting is not None
@@ -149,14 +162,9 @@ class ExitRule:
     limit: float
 
     def __post_init__(self) -> None:
-        known = self.kind in WATCHERS and math.isfinite(self.limit) and self.limit > 0
-        if (
-            not known
-            or (WATCHERS[self.kind].limit_is_count and self.limit != int(self.limit))
-            or (WATCHERS[self.kind].limit_is_probability and self.limit >= 1)
-        ):
-            expected = f"one of {', '.join(WATCHERS)} and a positive number (below 1 for gate)"
-            raise InputError(f"exit: expected {expected}, got {self.kind!r} and {self.limit}")
+        require_field(self.kind in WATCHERS, "exit", f"one of {', '.join(WATCHERS)}", repr(self.kind))
+        watcher = WATCHERS[self.kind]
+        require_field(watcher.allows(self.limit), "exit", f"{self.kind} with {watcher.limits}", self)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.limit:g}"
@@ -164,12 +172,14 @@ class ExitRule:
     @classmethod
     def parse(cls, text: str) -> "ExitRule":
         """Return the rule that a text such as `stable:3` means."""
-        kind, _, limit = text.partition(":")
+        kind, _, number = text.partition(":")
         try:
-            return cls(kind, float(limit))
-        except ValueError:  # no number, or no rule with such a number
-            expected = f"{RULES}, such as stable:3"
-            raise InputError(f"exit: expected {expected}, got {text!r}") from None
+            limit = float(number)
+        except ValueError:
+            limit = None
+        if kind not in WATCHERS or limit is None:
+            raise InputError(f"exit: expected {RULES}, such as stable:3, got {text!r}")
+        return cls(kind, limit)
 
     def watcher(self) -> Watcher:
         """Return a new watcher for one batch."""
