@@ -154,6 +154,9 @@ class TestSampling:
         squares = np.array([0.25, 0.04, 0.04, 0.01])
         assert self.frequencies(Sampling(0.5, 1.0)) == pytest.approx(squares / squares.sum(), abs=0.03)
 
+    def test_tiny_temperature_takes_the_likeliest(self):
+        assert self.frequencies(Sampling(1e-320, 1.0)).tolist() == [1, 0, 0, 0]
+
     def test_top_p_keeps_the_smallest_likely_set(self):
         assert self.frequencies(Sampling(1.0, 0.69)) == pytest.approx([5 / 7, 2 / 7, 0, 0], abs=0.03)
 

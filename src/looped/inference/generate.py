@@ -48,7 +48,9 @@ class Sampling:
         """Return the next token of each text."""
         if self.temperature == 0:
             return scores.argmax(dim=-1).tolist()
-        probabilities = (scores.cpu().double() / self.temperature).softmax(dim=-1)
+        doubles = scores.cpu().double()
+        # The largest becomes 0, so that no temperature, however low, makes it overflow.
+        probabilities = ((doubles - doubles.amax(dim=-1, keepdim=True)) / self.temperature).softmax(dim=-1)
         sorted_probabilities, order = probabilities.sort(dim=-1, descending=True, stable=True)
         total = sorted_probabilities.cumsum(dim=-1)
         kept = sorted_probabilities.where(total - sorted_probabilities < self.top_p, 0.0)
