@@ -131,6 +131,7 @@ class TestGenerateTokens:
         ("options", "field"),
         [
             ({"max_tokens": 0}, "max_tokens"),
+            ({"max_tokens": 10**20}, "max_tokens"),
             ({"num_loops": 0}, "num_loops"),
         ],
     )
@@ -203,7 +204,7 @@ def test_generate_command_writes_the_same_text_for_the_same_seed(story_run, caps
 @pytest.mark.parametrize(
     "flags",
     [["--temperature", "-1"], ["--top-p", "0"], ["--max-tokens", "0"], ["--loops", "0"], ["--exit", "stable:x"],
-     ["--exit", "never:1"], ["--exit", "gate:0.9"]],
+     ["--exit", "never:1"], ["--exit", "gate:0.9"], ["--prompt", "\udcff"], ["--max-tokens", "99999999999"]],
     ids=" ".join,
 )  # fmt: skip
 def test_generate_command_with_a_mistake_says_so_in_one_line(flags, story_run, capsys):

@@ -16,6 +16,8 @@ from looped.kernels import Remember, padding_bias
 from looped.kernels.cuda_graphs import Replayed
 from looped.models import LoopModel, LoopStack
 from looped.utils.errors import InputError, require, require_counts
+from looped.utils.memory import memory_for
+from looped.utils.text import plural
 
 
 class KeyValueCache:
@@ -24,8 +26,9 @@ class KeyValueCache:
     def __init__(self, stack: LoopStack, num_loops: int, batch: int, capacity: int) -> None:
         config = stack.config
         shape = (num_loops, config.num_layers, 2, batch, config.num_heads, capacity, config.dim // config.num_heads)
-        # Zeros, because a masked place must not hold NaN: 0 * NaN is NaN.
-        self.memory = torch.zeros(shape, dtype=stack.compute_dtype, device=stack.device)
+        with memory_for(f"{plural(capacity, 'token')} in {plural(num_loops, 'loop')}", "fewer of them"):
+            # Zeros, because a masked place must not hold NaN: 0 * NaN is NaN.
+            self.memory = torch.zeros(shape, dtype=stack.compute_dtype, device=stack.device)
 
     def slots(self, loop: int, places: Int[Tensor, " seq"], end: int) -> list[Remember]:
         """Return the cache of each layer in a loop: it writes at `places` and returns everything before `end`."""

@@ -14,9 +14,10 @@ from looped.inference.cache import Decoder
 from looped.inference.early_exit import ExitRule, require_supported
 from looped.models import LoopModel
 from looped.tasks.language.tokenizer import Tokenizer
-from looped.utils.errors import InputError, require, require_counts
+from looped.utils.errors import InputError, require, require_counts, require_type, require_within
 
 MAX_SEED = 2**63 - 1
+MAX_TOKENS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name, right, expected in (
-            ("temperature", math.isfinite(self.temperature) and self.temperature >= 0, "a number of at least 0"),
+            ("temperature", math.isfinite(self.temperature) and self.temperature >= 0, "a finite number of at least 0"),
             ("top_p", 0 < self.top_p <= 1, "a number above 0 and at most 1"),
             ("seed", 0 <= self.seed <= MAX_SEED, "an integer in 0..2^63-1"),
         ):
@@ -87,6 +88,7 @@ def generate_tokens(
     an exit rule, each token but the first stops at its own loop; the prompts run all loops.
     """
     require_counts(max_tokens=max_tokens)
+    require_within("max_tokens", max_tokens, 1, MAX_TOKENS)
     require(len(prompts) > 0 and all(map(len, prompts)), "prompt: expected at least one token in every prompt")
     if exit_rule is not None:
         require_supported(model, exit_rule)
@@ -172,8 +174,7 @@ def continue_texts(
 
     The options are those of `generate_tokens`.
     """
-    # A text starts after the end of another one, so that token is the prompt of a text without one.
-    encoded = [tokenizer.encode(prompt, marks=True).tolist() or [tokenizer.end_of_text] for prompt in prompts]
+    encoded = [_encode(tokenizer, prompt) for prompt in prompts]
     texts = [Continuation(prompt, tokenizer) for prompt in prompts]
     for step in generate_tokens(model, encoded, vocabulary=tokenizer.size, **options):
         for text, token, loops in zip(texts, step.tokens, step.loops, strict=True):
@@ -181,3 +182,13 @@ def continue_texts(
         yield texts
         if all(text.finished for text in texts):
             return
+
+
+def _encode(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    require_type("prompt", prompt, str)
+    try:
+        tokens = tokenizer.encode(prompt, marks=True).tolist()
+    except UnicodeEncodeError:  # bytes on the command line that are no UTF-8
+        raise InputError(f"prompt: expected valid Unicode, got {prompt[:60]!r}") from None
+    # A text starts after the end of another one, so that token is the prompt of a text without one.
+    return tokens or [tokenizer.end_of_text]
