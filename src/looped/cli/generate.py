@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 
 from looped.cli.args import AnyRun, parse, show
+from looped.utils.text import plural
 from looped.utils.types import Device
 
 
@@ -60,5 +61,5 @@ def generate(arguments: list[str]) -> None:
     }  # fmt: skip
     show(about, text.take(is_last=True), as_json=command.json)
     if not command.json:
-        speed = f"{num_tokens} tokens, {text.mean_loops:.1f} loops each, {num_tokens / seconds:.0f} tokens/s"
+        speed = f"{plural(num_tokens, 'token')}, {text.mean_loops:.1f} loops each, {num_tokens / seconds:.0f} tokens/s"
         print(f"{run.name}: {speed}", file=sys.stderr)
