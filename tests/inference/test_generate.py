@@ -165,9 +165,10 @@ class TestSampling:
         assert torch.equal(Sampling(seed=7).draws(1, 5), Sampling(seed=7).draws(3, 5)[:1])
 
     @pytest.mark.parametrize("field", ["temperature", "top_p", "seed"])
-    def test_negative_setting_raises(self, field):
+    @pytest.mark.parametrize("wrong", [-1, "1", None, float("nan")])
+    def test_wrong_setting_raises(self, field, wrong):
         with pytest.raises(InputError) as caught:
-            Sampling(**{field: -1})
+            Sampling(**{field: wrong})
         assert caught.value.field == field
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from looped.models import LoopModel
-from looped.utils.errors import InputError, require, require_field
+from looped.utils.errors import InputError, require, require_field, require_type
 
 
 class Watcher(ABC):
@@ -172,6 +172,7 @@ class ExitRule:
     @classmethod
     def parse(cls, text: str) -> "ExitRule":
         """Return the rule that a text such as `stable:3` means."""
+        require_type("exit", text, str)
         kind, _, number = text.partition(":")
         try:
             limit = float(number)

@@ -4,6 +4,7 @@ import codecs
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -14,7 +15,15 @@ from looped.inference.cache import Decoder
 from looped.inference.early_exit import ExitRule, require_supported
 from looped.models import LoopModel
 from looped.tasks.language.tokenizer import Tokenizer
-from looped.utils.errors import InputError, require, require_counts, require_type, require_within
+from looped.utils.errors import (
+    InputError,
+    as_number,
+    require,
+    require_counts,
+    require_field,
+    require_type,
+    require_within,
+)
 
 MAX_SEED = 2**63 - 1
 MAX_TOKENS = 1_000_000
@@ -32,17 +41,17 @@ class Sampling:
     """the same seed gives the same text"""
 
     def __post_init__(self) -> None:
+        is_integer = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
         for name, right, expected in (
-            ("temperature", math.isfinite(self.temperature) and self.temperature >= 0, "a finite number of at least 0"),
-            ("top_p", 0 < self.top_p <= 1, "a number above 0 and at most 1"),
-            ("seed", 0 <= self.seed <= MAX_SEED, "an integer in 0..2^63-1"),
+            ("temperature", 0 <= as_number(self.temperature) < math.inf, "a finite number of at least 0"),
+            ("top_p", 0 < as_number(self.top_p) <= 1, "a number above 0 and at most 1"),
+            ("seed", is_integer and 0 <= self.seed <= MAX_SEED, "an integer in 0..2^63-1"),
         ):
-            if not right:
-                raise InputError(f"{name}: expected {expected}, got {getattr(self, name)}")
+            require_field(right, name, expected, getattr(self, name))
 
     def draws(self, batch: int, num_tokens: int) -> Float[Tensor, "batch token"]:
         """Return one number in [0, 1) per token. Those of a text do not depend on the texts after it."""
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(int(self.seed))
         return torch.rand(batch, num_tokens, generator=generator, dtype=torch.float64)
 
     def choose(self, scores: Float[Tensor, "batch vocabulary"], draw: Float[Tensor, " batch"]) -> list[int]:
