@@ -6,8 +6,10 @@ import torch
 
 from looped import load
 from looped.inference.images import evaluate_images, solve_images
+from looped.models import LoopModel
 from looped.tasks.sudoku import Sudoku
 from looped.tasks.sudoku.symmetry import random_symmetries
+from looped.training.evaluation import evaluate
 from looped.utils.errors import InputError
 
 
@@ -19,7 +21,7 @@ def run():
 
 def test_evaluate_images_first_image_equals_plain_evaluation(run):
     task = Sudoku(pool=0)
-    single, pair = evaluate_images(run.model, task, 2, size=6, loops=[12])
+    report, (single, pair) = evaluate_images(run.model, task, 2, size=6, loops=[12])
     plain = run.model  # the same examples, scored against their solutions
     batch = task.sample(0, "test", range(6))
     with torch.no_grad():
@@ -29,6 +31,20 @@ def test_evaluate_images_first_image_equals_plain_evaluation(run):
     assert (single.images, pair.images) == (1, 2)
     assert single.accuracy == right.mean()
     assert pair.accuracy >= single.accuracy
+    assert report == evaluate(run.model, task, size=6, loops=[12])
+
+
+def test_evaluate_images_runs_the_model_once_per_image(run, monkeypatch):
+    passes, task = [], Sudoku(pool=0)
+    original = LoopModel.states_at
+
+    def counted(self, inputs, *options):
+        passes.append(len(inputs))
+        return original(self, inputs, *options)
+
+    monkeypatch.setattr(LoopModel, "states_at", counted)
+    evaluate_images(run.model, task, 3, size=4, loops=[2, 5])
+    assert passes == [4, 4, 4]
 
 
 def test_solve_images_returns_the_solution_of_the_puzzle_itself(run):

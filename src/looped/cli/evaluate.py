@@ -80,14 +80,17 @@ def evaluate(arguments: list[str]) -> None:
     reports, images = {}, {}
     for name, task in (sets or {"": run.task}).items():
         config, options = replace(run.config, task=task), (command.size, command.loops or None)
+        example_size = trained_size(config)
         with Bar() as progress:
-            if command.images != 1:
-                images[name] = evaluate_images(run.model, task, command.images, *options, progress=progress)
             if command.split == "train":
                 reports[name] = evaluation.evaluate_trained(run.model, config, run.step, *options, progress=progress)
-            else:
+            elif command.images == 1:
                 reports[name] = evaluation.evaluate(
-                    run.model, task, command.split, *options, example_size=trained_size(config), progress=progress
+                    run.model, task, command.split, *options, example_size=example_size, progress=progress
+                )
+            else:
+                reports[name], images[name] = evaluate_images(
+                    run.model, task, command.images, *options, example_size=example_size, progress=progress
                 )
     num_steps = run.config.train.num_steps
     # The run is unfinished, or its last checkpoint is damaged.

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from torch import Tensor
 
 from looped.inference.run import Frame, Run
 from looped.models import LoopModel
 from looped.tasks import Task
 from looped.tasks.sudoku import Sudoku
 from looped.tasks.sudoku.symmetry import Symmetry, obey_rules, random_symmetries
-from looped.training.evaluation import EVALUATION_SEED, num_held_out, read_outs
+from looped.training.evaluation import EVALUATION_SEED, Evaluation, evaluate, num_held_out, read_outs
 from looped.utils.errors import InputError, require_within
 from looped.utils.stats import mean_interval
 from looped.utils.types import Progress
@@ -73,26 +74,44 @@ def evaluate_images(
     size: int | None = None,
     loops: Sequence[int] | None = None,
     *,
+    example_size: int | None = None,
     progress: Progress | None = None,
-) -> list[ImageScore]:
-    """Return the fraction of test puzzles that 1, 2, 4, ... and `num_images` images solve, at each loop count."""
+) -> tuple[Evaluation, list[ImageScore]]:
+    """Return the plain evaluation on test puzzles, and the fraction that 1, 2, 4, ... and `num_images` images solve.
+
+    The first image is the puzzle itself, so the plain evaluation has its answers. `progress` counts the other images.
+    """
     task = _sudoku(task)
-    symmetries = _symmetries(task, num_images)
-    loops = sorted(set(loops or [model.config.num_loops]))
-    indices = np.arange(num_held_out(task, "test", size))
-    solved = {loop: np.zeros((num_images, len(indices)), dtype=np.bool_) for loop in loops}
-    for start in range(0, len(indices), BATCH):
-        here = slice(start, start + BATCH)
-        puzzles = task.sample(EVALUATION_SEED, "test", indices[here]).inputs
-        for number, symmetry in enumerate(symmetries):
+    symmetries = _symmetries(task, num_images)[1:]
+    solved: dict[int, np.ndarray] = {}
+    num_puzzles = num_held_out(task, "test", size, example_size)
+
+    def note(loop: int, number: int, start: int, images: np.ndarray, scores: Tensor) -> None:
+        answers = scores.argmax(dim=-1).cpu().numpy()
+        of_loop = solved.setdefault(loop, np.zeros((num_images, num_puzzles), dtype=np.bool_))
+        of_loop[number, start : start + len(images)] = obey_rules(np.where(images == 0, answers, images), task.side)
+
+    report = evaluate(
+        model,
+        task,
+        "test",
+        size,
+        loops,
+        example_size=example_size,
+        progress=progress,
+        observe=lambda loop, start, batch, scores: note(loop, 0, start, batch.inputs, scores),
+    )
+    for start in range(0, num_puzzles, BATCH):
+        indices = np.arange(start, min(start + BATCH, num_puzzles))
+        puzzles = task.sample(EVALUATION_SEED, "test", indices, example_size).inputs
+        for number, symmetry in enumerate(symmetries, 1):
             images = symmetry.apply(puzzles)
-            for loop, scores in read_outs(model, images, loops):
-                answers = scores.argmax(dim=-1).cpu().numpy()
-                solved[loop][number, here] = obey_rules(np.where(images == 0, answers, images), task.side)
+            for loop, scores in read_outs(model, images, list(solved)):
+                note(loop, number, start, images, scores)
         if progress is not None:
-            progress(min(start + BATCH, len(indices)), len(indices))
+            progress(start + len(indices), num_puzzles)
     counts = sorted({*(2**power for power in range(num_images.bit_length())), num_images})
-    return [_score(loop, solved[loop][:count]) for loop in loops for count in counts]
+    return report, [_score(loop, solved[loop][:count]) for loop in sorted(solved) for count in counts]
 
 
 def _score(loops: int, solved: np.ndarray) -> ImageScore:

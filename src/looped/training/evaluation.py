@@ -26,6 +26,9 @@ EVALUATION_SEED = 0
 MAX_BATCH = 250
 MAX_SCORES = 2**28
 
+Observer = Callable[[int, int, Batch, Tensor], None]
+"""a function of a loop count, the number of a batch's first example, the batch and its scores"""
+
 
 class Stopped(Exception):
     """An evaluation was stopped before it was complete."""
@@ -125,17 +128,18 @@ def evaluate(
     example_size: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
+    observe: Observer | None = None,
 ) -> Evaluation:
     """Return metrics of `size` examples of a split (default: the task's own number) at each loop count.
 
     For a loaded run, `run.evaluate()` is shorter.
 
     Examples have the task's size or a smaller `example_size`. `Stopped` is raised before a batch if `stopped()` is
-    true. `progress` is called after each batch.
+    true. `progress` is called after each batch, and `observe` with the scores of each batch at each loop count.
     """
     require_type("model", model, LoopModel)
     indices = np.arange(num_held_out(task, split, size, example_size))
-    return _evaluate(model, task, split, loops, EVALUATION_SEED, indices, example_size, stopped, progress)
+    return _evaluate(model, task, split, loops, EVALUATION_SEED, indices, example_size, stopped, progress, observe)
 
 
 def evaluate_trained(
@@ -162,6 +166,7 @@ def _evaluate(
     example_size: int | None,
     stopped: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
+    observe: Observer | None = None,
 ) -> Evaluation:
     loops = [loops] if isinstance(loops, int) else list(loops or [model.config.num_loops])
     for loop in loops:
@@ -178,6 +183,8 @@ def _evaluate(
         for loop, scores in read_outs(model, batch.inputs, loops):
             for name, values in measure(scores, task, batch).items():
                 found[loop].setdefault(name, []).append(values)
+            if observe is not None:
+                observe(loop, start, batch, scores)
         if progress is not None:
             progress(min(start + step, len(indices)), len(indices))
     whole = Batch(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
