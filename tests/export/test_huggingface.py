@@ -97,6 +97,21 @@ def test_padded_prompts_continue_as_they_do_alone(name, folders):
     assert together.tolist() == [alone[0][0, 4:].tolist(), alone[1][0, 12:].tolist()]
 
 
+@pytest.mark.parametrize("num_loops", [0, -1, 2.5])
+def test_wrong_number_of_loops_is_refused(num_loops, folders):
+    with pytest.raises(ValueError, match=f"at least 1, got {num_loops}"):
+        load(folders["looped"])(tokens(), num_loops=num_loops)
+
+
+@torch.no_grad()
+def test_static_cache_has_no_slots_beyond_the_loops_of_the_config(folders):
+    model, options = load(folders["looped"]), {"max_new_tokens": 2, "do_sample": False}
+    static = model.generate(tokens(), cache_implementation="static", num_loops=3, **options)
+    assert static.tolist() == model.generate(tokens(), num_loops=3, **options).tolist()
+    with pytest.raises(ValueError, match="num_loops: expected at most 3"):
+        model.generate(tokens(), cache_implementation="static", num_loops=4, **options)
+
+
 @torch.no_grad()
 def test_generation_equals_ours(folders):
     ours = random_run(**MODELS["modulated"])

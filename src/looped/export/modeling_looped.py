@@ -214,7 +214,11 @@ class LoopedForCausalLM(PreTrainedModel, GenerationMixin):
 
     def generate(self, *args, **kwargs):
         """Generate as usual. `num_loops` may be given; without a cache of the caller's, one grows slot by slot."""
-        if kwargs.get("past_key_values") is None and kwargs.get("cache_implementation") is None:
+        kind, num_loops = kwargs.get("cache_implementation"), kwargs.get("num_loops")
+        if kind is not None and num_loops is not None and num_loops > self.config.num_loops:
+            expected = f"at most {self.config.num_loops} with cache_implementation={kind!r}, which has no more slots"
+            raise ValueError(f"num_loops: expected {expected}, got {num_loops}")
+        if kwargs.get("past_key_values") is None and kind is None:
             kwargs["past_key_values"] = DynamicCache()  # made from a config, it would have no slots for more loops
         return super().generate(*args, **kwargs)
 
@@ -234,7 +238,9 @@ class LoopedForCausalLM(PreTrainedModel, GenerationMixin):
     ):
         """Return the scores after `num_loops` loops (default: the config's), and every loop's state if asked."""
         config = self.config
-        num_loops = config.num_loops if num_loops is None else int(num_loops)
+        wanted, num_loops = num_loops, config.num_loops if num_loops is None else int(num_loops)
+        if num_loops < 1 or wanted not in (None, num_loops):
+            raise ValueError(f"num_loops: expected an integer of at least 1, got {wanted}")
         embeddings = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
