@@ -218,6 +218,8 @@ def test_other_models_load_by_the_hub_mixin(task, tmp_path):
     model = LoopedModel.from_pretrained(tmp_path / "first")
     inputs = torch.from_numpy(task.sample(0, "test", range(3)).inputs)
     assert torch.equal(model(inputs, 5), run.model(inputs, 5))
+    card = (tmp_path / "first" / "README.md").read_text()
+    assert f"shape (batch, {inputs.shape[1]}) with integers" in card
     model.save_pretrained(tmp_path / "second")
     assert torch.equal(LoopedModel.from_pretrained(tmp_path / "second")(inputs, 5), run.model(inputs, 5))
 

@@ -2,6 +2,7 @@
 
 from looped.inference import Run
 from looped.models.pretrained import model_card
+from looped.tasks import Task
 from looped.tasks.language import Language
 from looped.training.run_folder import RunFolder
 from looped.utils.shipped import list_models
@@ -28,7 +29,7 @@ def model_card_text(run: Run) -> str:
         **_scores(run),
     }
     table = ["| what | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
-    use = _TEXT_USE if is_text else _OTHER_USE
+    use = _TEXT_USE if is_text else _OTHER_USE.format(inputs=_inputs(task))
     lines = [
         *front, "---", "", f"# {run.name.rstrip('/').split('/')[-1]}", "",
         f"A {kind} Transformer for {task.name}, trained and exported with looped {__version__}. A looped Transformer "
@@ -36,6 +37,14 @@ def model_card_text(run: Run) -> str:
         *table, "", "## Use", "", use,
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _inputs(task: Task) -> str:
+    """Return in words what the model takes."""
+    spec = task.spec
+    if spec.kind == "tokens":
+        return f"a tensor of shape (batch, {spec.seq_len}) with integers from 0 to {spec.input_size - 1}"
+    return f"a tensor of shape (batch, {spec.seq_len}, {spec.input_size}) with numbers"
 
 
 def _loops(run: Run) -> str:
@@ -77,4 +86,7 @@ from looped.export.hub import LoopedModel
 model = LoopedModel.from_pretrained("FOLDER")
 scores = model(inputs, num_loops=48)
 ```
+
+`inputs` is {inputs}. With the `task` of `config.json`,
+`looped.make_task(**task)` makes the task: its `parse` reads a question, and its `answer` writes an answer.
 """
