@@ -2,24 +2,33 @@
 
     python benchmarks/early_exit.py [--device cuda] [--precision bfloat16] [--out FILE]
 
-A fixed number of loops counts as good if its accuracy is at most 0.2 points below the rule's. Its time is measured
-twice: with the loops of the exit, one by one, and with the engine that the device gives the model.
+A fixed number of loops counts as good if its accuracy is at most 0.2 points below the rule's, or its perplexity at most
+0.2 % above. The two are timed in turn, so that other work on the machine slows both alike, and the medians count.
+A language model reads the first 64 tokens of windows one by one with its cache, as it does when it writes. On a GPU,
+puzzles and strings with fixed loops are timed once more, with the engine that the device gives the model.
 """
 
 import argparse
 import json
+import math
+import statistics
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 import looped
 from looped.inference import Run
+from looped.inference.cache import Decoder
 from looped.inference.early_exit import ExitRule
-from looped.inference.exit_evaluation import ExitScore, evaluate_exits
+from looped.inference.exit_evaluation import evaluate_exits
 from looped.models.engines import choose_device, describe_device
 from looped.training.evaluation import EVALUATION_SEED
 from looped.utils.files import save_json
@@ -27,48 +36,142 @@ from looped.utils.files import save_json
 CASES = {
     "lcs/words-looped-r20": (20, ("entropy:0.1", "entropy:0.01")),
     "sudoku/looped-r32": (64, ("stable:3", "entropy:0.1")),
+    "language/looped-r24": (12, ("stable:3", "change:0.2")),
 }
 """model -> most loops and exit rules"""
 BATCHES = {1: 64, 512: 512}
 """batch size -> number of examples"""
+TEXTS = {1: 32, 512: 512}
+"""the same for texts"""
+NUM_TOKENS = 64
+"""tokens of a text"""
 MARGIN = 0.002
 
 
-def measure_case(run: Run, most: int, rules: tuple[str, ...], batch: int, size: int) -> list[dict[str, Any]]:
-    fixed = run.evaluate(loops=range(1, most + 1), size=size)
+@dataclass(frozen=True)
+class Pass:
+    """One pass over all examples."""
 
-    def with_exit(rule: ExitRule, loops: int) -> ExitScore:
-        for examples in (batch, size):  # the first pass warms up
-            (row,) = evaluate_exits(run.model, run.task, [rule], loops, size=examples, batch=batch).rows
-        return row
+    metric: float
+    mean_loops: float
+    seconds: float
 
-    rows = []
+
+class Examples:
+    """Puzzles or strings: those that are done leave the batch."""
+
+    def __init__(self, run: Run, batch: int, size: int) -> None:
+        self.run, self.batch, self.size = run, batch, size
+
+    def with_exit(self, rule: ExitRule, most: int, size: int | None = None) -> Pass:
+        run, size = self.run, size or self.size
+        (row,) = evaluate_exits(run.model, run.task, [rule], most, size=size, batch=self.batch).rows
+        return Pass(row.score.metrics[run.task.metric], row.mean_loops, row.seconds)
+
+    def fixed(self, loops: int, size: int | None = None) -> Pass:
+        return self.with_exit(ExitRule("budget", loops), loops, size)
+
+    def metrics(self, most: int) -> list[float]:
+        """Return the metric after 1, 2, ... `most` loops."""
+        return [row.metrics[self.run.task.metric] for row in self.run.evaluate(range(1, most + 1), self.size).rows]
+
+    def engine_seconds(self, loops: int) -> float:
+        """Return the time of a fixed number of loops with the engine of the model."""
+        inputs = self.run.task.sample(EVALUATION_SEED, "test", range(self.size)).inputs
+        parts = torch.from_numpy(inputs).to(self.run.model.stack.device).split(self.batch)
+        with torch.no_grad():
+            for part in (*parts[:1] * 3, None, *parts):  # the first passes warm up and may capture a graph
+                if part is None:
+                    began = time.perf_counter()
+                else:
+                    self.run.model(part, loops).cpu()  # waits for the device
+        return time.perf_counter() - began
+
+
+class Texts:
+    """Texts, read token by token: each token stops at its own loop, and a batch waits for its last one."""
+
+    def __init__(self, run: Run, batch: int, size: int) -> None:
+        windows = run.task.sample(EVALUATION_SEED, "test", range(size))
+        self.model, self.batch = run.model, batch
+        self.decoders: dict[tuple[int, int], Decoder] = {}  # each may capture a CUDA graph
+        self.tokens, self.targets = (
+            torch.from_numpy(each[:, :NUM_TOKENS]).to(run.model.stack.device)
+            for each in (windows.inputs, windows.targets)
+        )
+
+    def with_exit(self, rule: ExitRule, most: int) -> Pass:
+        return self._read(most, None, lambda decoder, column: decoder.read_until(column, rule))
+
+    def fixed(self, loops: int, size: int | None = None) -> Pass:
+        return self._read(loops, size, lambda decoder, column: (decoder.read(column), [loops] * len(column)))
+
+    def metrics(self, most: int) -> list[float]:
+        """Return the perplexity after 1, 2, ... `most` loops."""
+        sums = [0.0] * most
+        with torch.no_grad():
+            for tokens, targets in zip(self.tokens.split(16), self.targets.split(16), strict=True):
+                for t, state in enumerate(self.model.iterate(tokens, most)):
+                    sums[t] += _loss(self.model.read_out(state), targets)
+        return [math.exp(each / self.tokens.numel()) for each in sums]
+
+    def _read(self, loops: int, size: int | None, read: Callable[[Decoder, Tensor], tuple[Tensor, list[int]]]) -> Pass:
+        loss, num_loops, seconds = 0.0, 0, 0.0
+        tokens, targets = self.tokens[:size], self.targets[:size]
+        for part, following in zip(tokens.split(self.batch), targets.split(self.batch), strict=True):
+            decoder = self._decoder(loops, len(part))
+            for column, target in zip(part.split(1, dim=1), following.split(1, dim=1), strict=True):
+                began = time.perf_counter()
+                scores, taken = read(decoder, column)
+                if scores.device.type == "cuda":
+                    torch.cuda.synchronize()
+                seconds += time.perf_counter() - began
+                loss, num_loops = loss + _loss(scores, target), num_loops + sum(taken)
+        return Pass(math.exp(loss / tokens.numel()), num_loops / tokens.numel(), seconds)
+
+    def _decoder(self, loops: int, batch: int) -> Decoder:
+        if (loops, batch) not in self.decoders:
+            padding = torch.zeros(batch, dtype=torch.long)
+            self.decoders[loops, batch] = Decoder(self.model, NUM_TOKENS, padding, loops)
+        decoder = self.decoders[loops, batch]
+        decoder.length = 0
+        return decoder
+
+
+def _loss(scores: Tensor, targets: Tensor) -> float:
+    return float(F.cross_entropy(scores.flatten(0, 1).float(), targets.flatten().long(), reduction="sum"))
+
+
+def measure_case(
+    run: Run, most: int, rules: tuple[str, ...], batch: int, size: int, rounds: int
+) -> list[dict[str, Any]]:
+    name, device = run.task.metric, run.model.stack.device
+    examples = Texts(run, batch, size) if name == "perplexity" else Examples(run, batch, size)
+    metrics, rows = examples.metrics(most), []
+    warm_up = 1 if device.type == "cpu" else batch  # a GPU may compile for a shape
     for text in rules:
-        early = with_exit(ExitRule.parse(text), most)
-        accuracy = early.score.metrics["accuracy"]
-        as_good = next(row.loops for row in fixed.rows if row.metrics["accuracy"] >= accuracy - MARGIN)
-        plain = with_exit(ExitRule("budget", as_good), as_good)
+        rule = ExitRule.parse(text)
+        wanted = examples.with_exit(rule, most).metric  # this pass warms up
+        good = (loops for loops, each in enumerate(metrics, 1) if is_as_good(name, each, wanted))
+        as_good = next(good, most)
+        examples.fixed(as_good, warm_up)
+        pairs = [(examples.with_exit(rule, most), examples.fixed(as_good)) for _ in range(rounds)]
+        early, plain = zip(*pairs, strict=True)
         rows.append({
-            "model": run.name, "batch": batch, "size": size, "rule": text, "most_loops": most, "accuracy": accuracy,
-            "mean_loops": early.mean_loops, "seconds": early.seconds, "fixed_loops": as_good,
-            "fixed_accuracy": plain.score.metrics["accuracy"], "fixed_seconds": plain.seconds,
-            "fixed_engine_seconds": engine_seconds(run, as_good, batch, size),
+            "model": run.name, "batch": batch, "size": size, "rule": text, "most_loops": most, name: wanted,
+            "mean_loops": early[0].mean_loops, "seconds": statistics.median(each.seconds for each in early),
+            "fixed_loops": as_good, f"fixed_{name}": plain[0].metric,
+            "fixed_seconds": statistics.median(each.seconds for each in plain), "rounds": rounds,
         })  # fmt: skip
+        if device.type != "cpu" and isinstance(examples, Examples):  # a CPU computes the loops one by one anyway
+            rows[-1]["fixed_engine_seconds"] = examples.engine_seconds(as_good)
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     return rows
 
 
-@torch.no_grad()
-def engine_seconds(run: Run, loops: int, batch: int, size: int) -> float:
-    """Return the time of a fixed number of loops with the engine of the model."""
-    inputs = torch.from_numpy(run.task.sample(EVALUATION_SEED, "test", range(size)).inputs).to(run.model.stack.device)
-    parts = inputs.split(batch)
-    for part in (*parts[:1] * 3, None, *parts):  # the first passes warm up and may capture a graph
-        if part is None:
-            began = time.perf_counter()
-        else:
-            run.model(part, loops).cpu()  # waits for the device
-    return time.perf_counter() - began
+def is_as_good(metric: str, value: float, wanted: float) -> bool:
+    """Return whether a metric is at most the margin worse than the wanted one."""
+    return value <= wanted * (1 + MARGIN) if metric == "perplexity" else value >= wanted - MARGIN
 
 
 if __name__ == "__main__":
@@ -77,18 +180,17 @@ if __name__ == "__main__":
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--batches", type=int, nargs="+", choices=BATCHES, default=list(BATCHES))
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--rounds", type=int, default=3, help="times that a rule and the fixed loops are timed in turn")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = choose_device(options.device)
-    rows = [
-        row
-        for name in options.models
-        for run in [looped.load(name, device).with_precision(options.precision)]
-        for batch in options.batches
-        for row in measure_case(run, *CASES[name], batch, BATCHES[batch])
-    ]
-    report = {"date": date.today().isoformat(), "device": describe_device(device), "torch": torch.__version__,
-              "precision": options.precision, "rows": rows}  # fmt: skip
-    if options.out is not None:
-        save_json(options.out, report)
+    report: dict[str, Any] = {"date": date.today().isoformat(), "device": describe_device(device),
+                              "torch": torch.__version__, "precision": options.precision, "rows": []}  # fmt: skip
+    for name in options.models:
+        run = looped.load(name, device).with_precision(options.precision)
+        for batch in options.batches:
+            size = TEXTS[batch] if run.task.metric == "perplexity" else BATCHES[batch]
+            report["rows"] += measure_case(run, *CASES[name], batch, size, options.rounds)
+            if options.out is not None:
+                save_json(options.out, report)
     print(json.dumps(report))
