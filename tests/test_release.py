@@ -1,8 +1,10 @@
 """The package as people install it: a wheel, without the repository."""
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -19,6 +21,17 @@ def test_version_is_the_one_of_the_changelog_and_of_the_citation():
     released = next(line for line in headings if line != "## Unreleased")
     assert released.split()[1] == __version__
     assert f"version: {__version__}" in (ROOT / "CITATION.cff").read_text().splitlines()
+
+
+def test_extras_that_pages_and_messages_name_exist():
+    pages = [ROOT / "README.md", ROOT / ".ci" / "run", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    named: set[str] = set()
+    for page in pages:
+        for extras in re.findall(r"(?:looped|\.)\[([a-z]+(?:,[a-z]+)*)\]", page.read_text()):
+            named |= set(extras.split(","))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"ray", "track"} <= named
+    assert named <= set(project["optional-dependencies"])
 
 
 @pytest.fixture(scope="module")
