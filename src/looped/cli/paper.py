@@ -11,6 +11,7 @@ import tyro
 
 from looped.cli.args import aligned, leading_name, parse, require_folder, show
 from looped.utils.errors import require
+from looped.utils.launch import reported_by_rank_0
 from looped.utils.text import duration
 
 if TYPE_CHECKING:
@@ -156,17 +157,18 @@ def _run(command: RunCommand) -> None:
     failures: list[str] = []
     for experiment in chosen:
         try:
-            finished = run_experiment(
-                experiment,
-                command.root,
-                results=None if command.again else command.results,
-                num_seeds=command.seeds,
-                num_workers=command.workers,
-                minutes=command.minutes,
-                started=started,
-                where=command.on,
-                gpus_per_run=command.gpus_per_run,
-            )
+            with reported_by_rank_0():
+                finished = run_experiment(
+                    experiment,
+                    command.root,
+                    results=None if command.again else command.results,
+                    num_seeds=command.seeds,
+                    num_workers=command.workers,
+                    minutes=command.minutes,
+                    started=started,
+                    where=command.on,
+                    gpus_per_run=command.gpus_per_run,
+                )
         except CellsFailed as error:  # told at the end: the other experiments may be as good as ever
             failures.append(str(error) if len(chosen) == 1 else f"{experiment.id}: {error}")
             continue

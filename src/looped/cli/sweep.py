@@ -10,6 +10,7 @@ import tyro
 from looped.cli.args import aligned, parse, show
 from looped.cli.train import parse_run
 from looped.utils.errors import require
+from looped.utils.launch import reported_by_rank_0
 
 if TYPE_CHECKING:
     from looped.experiments.spec import Cell, Experiment
@@ -54,9 +55,10 @@ def sweep(arguments: list[str]) -> None:
     from looped.experiments.runner import run_experiment, status
 
     experiment = _experiment(command, training)
-    run_experiment(
-        experiment, command.root, num_seeds=command.seeds, num_workers=command.workers, minutes=command.minutes
-    )
+    with reported_by_rank_0():
+        run_experiment(
+            experiment, command.root, num_seeds=command.seeds, num_workers=command.workers, minutes=command.minutes
+        )
     cells = status(experiment, command.root, load_records(None, command.root), command.seeds)
     for cell in cells:
         cell["run"] = str(command.root / cell["run"])

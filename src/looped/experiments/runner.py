@@ -22,6 +22,7 @@ from looped.training.flops import estimated_flops
 from looped.training.run_folder import RunFolder
 from looped.utils.errors import InputError, require, require_field
 from looped.utils.files import make_folder
+from looped.utils.launch import require_not_launched
 from looped.utils.signals import handling
 
 REFRESH_SECONDS = 1.0
@@ -53,6 +54,7 @@ def run_experiment(
     The minutes count from `started`, a time of the monotonic clock (default: now). `where` says which workers train
     the runs (see `open_workers`).
     """
+    require_not_launched("an experiment")
     require(num_workers is None or num_workers >= 1, f"workers: expected at least 1, got {num_workers}")
     _require_seeds(num_seeds)
     require(minutes is None or minutes > 0, f"minutes: expected a positive number, got {minutes}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from looped.utils.errors import InputError, require
+from looped.utils.errors import InputError, require, require_field, require_within
 
 LINGER_SECONDS = 3.0
 """time for another rank to print why all fail, because torchrun ends every rank when the first one ends"""
@@ -17,10 +17,22 @@ def launched_rank() -> int | None:
     numbers = ("RANK", "WORLD_SIZE", "MASTER_PORT")
     if not {*numbers, "MASTER_ADDR"} <= {*os.environ}:
         return None
+    found = {}
     for name in numbers:
         value = os.environ[name]
         require(value.isascii() and value.isdigit(), f"{name}: expected a number in the environment, got {value!r}")
-    return int(os.environ["RANK"])
+        found[name] = int(value)
+    require_within("MASTER_PORT", found["MASTER_PORT"], 0, 65535)
+    rank, size = found["RANK"], found["WORLD_SIZE"]
+    require_field(rank < size, "RANK", f"a number below WORLD_SIZE = {size}", rank)
+    return rank
+
+
+def require_not_launched(what: str) -> None:
+    """Raise InputError if torchrun started this process, for work that starts the processes it needs itself."""
+    if launched_rank() is not None:
+        size = os.environ["WORLD_SIZE"]
+        raise InputError(f"{what} starts its own processes: expected no torchrun, got WORLD_SIZE = {size}")
 
 
 def end_silently() -> NoReturn:
