@@ -29,6 +29,8 @@ Value = TypeVar("Value")
 
 TIMEOUT = timedelta(minutes=30)
 """how long a rank waits for the others: an evaluation on rank 0 takes minutes"""
+CONNECT_TIMEOUT = timedelta(minutes=5)
+"""how long a rank tries to find the process that hosts the store"""
 
 # PyTorch 2.13 renamed it.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -196,7 +198,14 @@ def _connect_store() -> Store:
     rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
     is_host = rank == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = dist.TCPStore(address, port, int(size), is_master=is_host, timeout=TIMEOUT)  # pyright: ignore
+    try:
+        store = dist.TCPStore(address, port, int(size), is_host, timeout=CONNECT_TIMEOUT)  # pyright: ignore
+    except dist.DistError as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(
+            f"MASTER_ADDR: expected where rank 0 can listen, got {address}, port {port}, on rank {rank}: {reason}"
+        ) from None
+    store.set_timeout(TIMEOUT)
     return PrefixStore(f"looped/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{size}", store)
 
 
