@@ -176,11 +176,9 @@ def joined(device: Device = "auto") -> Iterator[Group]:
         _start_collectives(group, device)
         yield group
         dist.barrier()  # a rank that disconnects while another still waits for it would abort that one
-    except (InputError, RuntimeError) as error:
-        lost = _is_lost_connection(error)
-        if not isinstance(error, InputError) and not lost:
-            raise
-        if not group.claims_report():
+    except Exception as error:
+        is_first, lost = group.claims_report(), _is_lost_connection(error)
+        if not is_first and (lost or isinstance(error, (InputError, OSError))):
             end_silently()
         if lost:
             raise InputError(
