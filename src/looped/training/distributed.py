@@ -9,11 +9,11 @@ overlap with, and one collective per step is enough.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -76,6 +76,18 @@ class Group:
                 f"train.{name}: expected a multiple of the {self.size} processes, got {count}. "
                 "Start a number of processes that divides it.",
             )
+
+    def require_same(self, settings: Mapping[str, Any]) -> None:
+        """Raise InputError unless rank 0 has the same settings: on several machines the command is typed several times.
+
+        Other settings may need other collectives, which would abort the processes or add what does not belong together.
+        """
+        for name, wanted in self.from_main(lambda: settings).items():
+            if (found := settings.get(name)) != wanted:
+                raise InputError(
+                    f"{name}: expected {wanted!r} as on rank 0, got {found!r} on rank {self.rank}. "
+                    "Start the same command on every machine.",
+                )
 
     def share(self, num_items: int) -> slice:
         """Return which of the items this rank works on: consecutive ones, as many as every other rank."""

@@ -22,6 +22,7 @@ from looped.models.engines import choose_device, describe_device
 from looped.models.model import load_weights, with_new_classes
 from looped.models.pretrained import read_shipped, require_no_near_miss, resolve_name
 from looped.recipes import configure
+from looped.serde import by_path
 from looped.tasks import Split
 from looped.tasks.datasets import split_problems
 from looped.training.batches import batch_at, batches
@@ -108,6 +109,7 @@ class Trainer:
         self.callbacks = callbacks if group.is_main else ()
         self._stop_requested = False
         self.config, self.quiet, self.group = config, quiet or not group.is_main, group
+        group.require_same(_shared_settings(config))
         self.folder = RunFolder(Path("runs") / config.folder_name if folder is None else folder)
         runtime = config.train.runtime
         self.device = choose_device(runtime.device)
@@ -461,6 +463,14 @@ def train(
         raise InputError(f"{names}: expected with the name of a task, got a RunConfig")
     with joined(run.train.runtime.device) as group:
         return Trainer(run, folder, quiet=quiet, group=group, callbacks=callbacks, loss=loss).fit()
+
+
+def _shared_settings(config: RunConfig) -> dict[str, Any]:
+    """Return the settings that must be the same on all ranks: of the run, and of what its ranks do together."""
+    runtime = config.train.runtime
+    together = {f"train.{name}": getattr(runtime, name) for name in ("shard", "checkpoint_every", "eval_every")}
+    own = ("train.init_from", "train.continue_from")  # rank 0 alone reads them
+    return {path: value for path, value in by_path(config.identity()) if path not in own} | together
 
 
 def _with_resolved_origin(config: RunConfig) -> RunConfig:
