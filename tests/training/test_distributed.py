@@ -7,13 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from looped.training.distributed import ALONE, Group, tree_sum
+from looped.training import distributed
+from looped.training.distributed import ALONE, Group, joined, tree_sum
 from looped.training.trainer import Trainer
 from looped.utils.errors import InputError
 from tests.experiments.test_runner import wait_until
@@ -38,11 +41,12 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def start_ranks(size: int, *words: str) -> list[subprocess.Popen]:
+def start_ranks(size: int, *words: str, last: Sequence[str] = ()) -> list[subprocess.Popen]:
+    """Start ranks with the same words, and with some more for the last one."""
     port = free_port()
     return [
-        subprocess.Popen([sys.executable, *words], env=environment(rank, size, port), stdout=subprocess.PIPE,
-                         stderr=subprocess.PIPE, text=True)
+        subprocess.Popen([sys.executable, *words, *(last if rank == size - 1 else ())],
+                         env=environment(rank, size, port), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for rank in range(size)
     ]  # fmt: skip
 
@@ -203,6 +207,60 @@ def test_mistake_is_one_line_of_one_rank(flags, part, tmp_path):
     assert len(lines) == 1
     assert lines[0].startswith("looped: ")
     assert not any("Traceback" in each.messages for each in ended)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "part"),
+    [
+        ("--train.batch-size", "16", "--train.batch-size: expected 8 as on rank 0, got 16 on rank 1"),
+        ("--train.checkpoint-every", "3", "--train.checkpoint-every: expected 1000 as on rank 0, got 3 on rank 1"),
+    ],
+)
+def test_ranks_with_different_commands_are_one_line_of_one_rank(flag, value, part, tmp_path):
+    ranks = start_ranks(2, *LOOPED, "--out", str(tmp_path / "run"), last=[flag, value])
+    ended = finish_ranks(ranks, seconds=120)
+    assert [each.code for each in ended] == [2, 2]
+    assert [line for each in ended for line in each.messages.splitlines() if line.startswith("looped: ")] == [
+        f"looped: {part}. Start the same command on every machine."
+    ]
+    assert not (tmp_path / "run").exists()
+
+
+FULL_DISK = """
+import errno
+import looped
+
+class FullDisk(looped.Callback):
+    def on_checkpoint(self, trainer, step, path):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+"""
+
+
+def test_disk_that_is_full_on_rank_0_is_one_line(tmp_path):
+    (tmp_path / "disk.py").write_text(FULL_DISK)
+    flags = ["--callback", f"{tmp_path / 'disk.py'}:FullDisk", "--train.checkpoint-every", "3"]
+    ended = finish_ranks(start_ranks(2, *LOOPED, "--out", str(tmp_path / "run"), *flags), seconds=120)
+    assert [each.code for each in ended] == [2, 2]
+    said = [line for each in ended for line in each.messages.splitlines() if line.startswith("looped: ")]
+    assert "No space left on device" in said[-1]
+    assert not any("lost the connection" in line for line in said)
+    assert not any("Traceback" in each.messages for each in ended)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_that_cannot_reach_the_store_is_refused(rank, monkeypatch):
+    """Rank 0 cannot listen where another process does, and nobody answers rank 1."""
+    monkeypatch.setattr(distributed, "CONNECT_TIMEOUT", timedelta(seconds=1))
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    with socket.socket() as other:
+        other.bind(("", 0))
+        if rank == 0:
+            other.listen()
+        for name, value in environment(rank, 2, other.getsockname()[1]).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(InputError) as caught, joined("cpu"):
+            pass
+    assert caught.value.field == "MASTER_ADDR"
 
 
 def test_rank_whose_neighbour_dies_ends_with_one_line(tmp_path):
