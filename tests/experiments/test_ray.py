@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from looped.cli.main import main
 from looped.experiments.runner import run_experiment
+from looped.experiments.workers import _finish_elsewhere
 from looped.training.run_folder import RunFolder
 from tests.experiments.test_runner import finished, slow, start_runner, wait_until, weights
 
@@ -59,6 +61,23 @@ def test_ray_runs_stopped_by_ctrl_c_keep_a_checkpoint_of_their_last_step(tmp_pat
     checkpoint = RunFolder(run).newest_checkpoint()
     assert checkpoint is not None
     assert checkpoint.step % 50, "the last checkpoint is a regular one"
+
+
+OWN_LOSS = """
+import torch
+
+def plain_loss(scores, batch):
+    return torch.nn.functional.cross_entropy(scores.flatten(0, 1), batch.targets.flatten())
+"""
+
+
+def test_plugins_reach_workers_that_do_not_inherit_the_environment(tmp_path, monkeypatch, plugins):
+    (tmp_path / "own.py").write_text(OWN_LOSS)
+    monkeypatch.delenv("LOOPED_PLUGINS", raising=False)
+    made = slow(2)
+    config = replace(made.cells[0].config, train=made.cells[0].config.train.override(loss="plain_loss"))
+    found = _finish_elsewhere(str(tmp_path / "own.py"), config, str(tmp_path / "runs"), made.eval_plan, 1)
+    assert found.state == "finished", found.text
 
 
 def test_missing_extra_ray_is_one_line(tmp_path, capsys, monkeypatch):

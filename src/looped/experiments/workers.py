@@ -14,6 +14,7 @@ from looped.config import RunConfig
 from looped.experiments.spec import EvalPlan
 from looped.experiments.worker import WorkerResult, finish_cell, start_worker
 from looped.utils.errors import InputError, require
+from looped.utils.plugins import VARIABLE as PLUGINS
 
 Where = Literal["local", "ray"]
 
@@ -142,9 +143,9 @@ class RayWorkers(Workers):
                 self._shut_down()
                 raise InputError(f"expected a Ray cluster with {wanted:g} {name} for every run, found {found:g}")
         # A lost run is started again by the runner, which also counts how often; Ray itself does not retry.
-        task = ray.remote(num_cpus=cpus_per_run, num_gpus=gpus, max_retries=0)(finish_cell)
+        task = ray.remote(num_cpus=cpus_per_run, num_gpus=gpus, max_retries=0)(_finish_elsewhere)
         self._start = lambda config: task.options(name=config.folder_name).remote(
-            config, str(root.resolve()), plan, cpus_per_run
+            os.environ.get(PLUGINS, ""), config, str(root.resolve()), plan, cpus_per_run
         )
         self._running: dict[Any, RunConfig] = {}
 
@@ -173,6 +174,12 @@ class RayWorkers(Workers):
     def _shut_down(self) -> None:
         if self._is_own:
             self._ray.shutdown()
+
+
+def _finish_elsewhere(plugins: str, config: RunConfig, root: str, plan: EvalPlan, num_threads: int) -> WorkerResult:
+    """Finish a run in a process that does not inherit the environment, and so needs the names of plugins."""
+    os.environ[PLUGINS] = plugins
+    return finish_cell(config, root, plan, num_threads)
 
 
 def _import_ray() -> Any:
