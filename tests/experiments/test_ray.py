@@ -80,12 +80,32 @@ def test_plugins_reach_workers_that_do_not_inherit_the_environment(tmp_path, mon
     assert found.state == "finished", found.text
 
 
+@needs_ray
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_address_without_a_ray_cluster_is_one_line(address, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert main(["paper", "run", "table1", "--scale", "smoke", "--cells", "ED40:standard", "--on", "ray"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"looped: RAY_ADDRESS: expected a running Ray cluster, got {address}")
+
+
 def test_missing_extra_ray_is_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # an import then fails
     monkeypatch.chdir(tmp_path)
     assert main(["paper", "run", "table1", "--scale", "smoke", "--cells", "ED40:standard", "--on", "ray"]) == 2
     said = capsys.readouterr().err
     assert said == "looped: --on ray needs an extra: pip install 'looped[ray]'\n"
+
+
+@pytest.mark.parametrize("wanted", ["-1", "1.5", "nan", "inf"])
+def test_number_of_gpus_that_ray_cannot_give_is_refused(wanted, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["paper", "run", "table1", "--scale", "smoke", "--cells", "ED40:standard", "--on", "ray"]
+    assert main([*words, "--gpus-per-run", wanted]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("looped: --gpus-per-run: expected a number from 0 to 1")
+    assert said.count("\n") == 1
 
 
 def test_gpus_per_run_without_ray_is_refused(tmp_path, capsys, monkeypatch):

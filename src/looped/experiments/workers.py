@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -13,10 +14,12 @@ from typing import Any, Literal
 from looped.config import RunConfig
 from looped.experiments.spec import EvalPlan
 from looped.experiments.worker import WorkerResult, finish_cell, start_worker
-from looped.utils.errors import InputError, require
+from looped.utils.errors import InputError, require, require_field
 from looped.utils.plugins import VARIABLE as PLUGINS
 
 Where = Literal["local", "ray"]
+
+CONNECT_SECONDS = 20.0
 
 
 class Workers(ABC):
@@ -130,11 +133,18 @@ class RayWorkers(Workers):
     def __init__(
         self, limit: int, gpus_per_run: float | None, root: Path, plan: EvalPlan, cpus_per_run: int = 1
     ) -> None:
+        _require_gpus(gpus_per_run)
         ray = _import_ray()
         self.limit, self._ray = limit, ray
         self._is_own = not ray.is_initialized()
         if self._is_own:
-            ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+            _require_reachable(os.environ.get("RAY_ADDRESS", ""))
+            try:
+                ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                reason = str(error).strip().partition("\n")[0]
+                address = os.environ.get("RAY_ADDRESS", "none")
+                raise InputError(f"RAY_ADDRESS: expected a running Ray cluster, got {address}: {reason}") from None
         cluster = ray.cluster_resources()
         gpus = min(1.0, cluster.get("GPU", 0.0)) if gpus_per_run is None else gpus_per_run
         for name, wanted in (("GPU", gpus), ("CPU", float(cpus_per_run))):
@@ -188,6 +198,24 @@ def _import_ray() -> Any:
     except ImportError:
         raise InputError("--on ray needs an extra: pip install 'looped[ray]'") from None
     return ray
+
+
+def _require_reachable(address: str) -> None:
+    """Raise InputError if nothing listens at an address of the form HOST:PORT. Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdigit() and int(port) <= 65535):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"RAY_ADDRESS: expected a running Ray cluster, got {address}: {reason}") from None
+
+
+def _require_gpus(gpus_per_run: float | None) -> None:
+    """Raise InputError unless Ray can give a run this many GPUs: a part of one, or several whole ones."""
+    fits = gpus_per_run is None or 0 <= gpus_per_run <= 1 or (gpus_per_run > 1 and gpus_per_run == gpus_per_run // 1)
+    require_field(fits, "gpus-per-run", "a number from 0 to 1, or a whole one", gpus_per_run)
 
 
 def threads_per_worker(num_workers: int) -> int:
