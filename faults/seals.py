@@ -38,13 +38,13 @@ def write_state(path: Path, state: Any) -> None:
 
 
 def sealed(data: bytes) -> bytes:
-    """Return JSON whose hash of itself, if it has one, is right."""
+    """Return JSON as the program lays it out, whose hash of itself, if it has one, is right."""
     try:
         state = json.loads(data)
         if not isinstance(state, dict) or not isinstance(state.get("sha256"), str):
             return data
         content = {name: value for name, value in state.items() if name != "sha256"}
         seal = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        return json.dumps({**content, "sha256": seal}, indent=1).encode()
+        return json.dumps({**content, "sha256": seal}, indent=1).encode() + b"\n"
     except (ValueError, RecursionError):
         return data

@@ -28,7 +28,7 @@ from looped.experiments.worker import finish_run
 from looped.training.evaluation import Evaluation, LoopScore, evaluate
 from looped.training.schedules import trained_size
 from looped.utils.errors import InputError
-from looped.utils.files import read_sealed, save_sealed
+from looped.utils.files import read_sealed_values, save_sealed
 from tests.experiments.fake_records import fake_record
 from tests.refusal import refused
 
@@ -265,7 +265,7 @@ def test_finish_run_with_a_wrong_result_file_names_it_and_the_field(field, value
     shutil.copytree(runs / CONFIG.folder_name, folder)
     (folder / RECORD_NAME).unlink()
     path = folder / "result.json"
-    whole = {} if field == "finished" else read_sealed(path)
+    whole = {} if field == "finished" else read_sealed_values(path)
     save_sealed(path, {**whole, field: value})
     with refused(path, "step" if field == "finished" else field):
         finish_run(CONFIG, tmp_path, MADE.eval_plan)

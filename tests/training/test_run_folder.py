@@ -1,6 +1,5 @@
 """Run folders that a killed process, a bad disk or a stranger has left in a bad state."""
 
-import json
 import math
 import os
 from pathlib import Path
@@ -40,19 +39,12 @@ def test_every_bit_of_a_run_s_json_files_is_covered_by_a_hash(name, tmp_path):
     run, path = RunFolder(tmp_path), tmp_path / name
     read = run.read_config if name == "config.json" else run.read_result
     original = path.read_bytes()
-    unnoticed = []
     for place in range(8 * len(original)):
         changed = bytearray(original)
         changed[place // 8] ^= 1 << place % 8
         path.write_bytes(changed)
-        try:
+        with pytest.raises(InputError):
             read()
-        except InputError:
-            continue
-        unnoticed.append(bytes(changed))
-    # Letters of an exponent, such as 1e-05, may be large or small: the same numbers are read.
-    assert all(json.loads(text) == json.loads(original) for text in unnoticed)
-    assert len(unnoticed) < 10
 
 
 @pytest.mark.parametrize("name", [".lock", "config.json", "log.jsonl", "result.json"])

@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from looped.utils.files import cache_folder, data_folder, locked, read_json, save, save_text
+from looped.utils.files import cache_folder, data_folder, locked, read_json, read_sealed, save, save_sealed, save_text
 from tests.refusal import refused
 
 
@@ -226,3 +226,22 @@ def test_read_json_of_what_has_no_end_is_refused_at_once(kind, tmp_path, monkeyp
         monkeypatch.setattr("looped.utils.files.MAX_JSON_BYTES", 200)
     with refused(path, *([201] if kind == "large" else [])):
         read_json(path)
+
+
+def test_read_sealed_notices_a_digit_that_leaves_the_number_as_it_is(tmp_path):
+    path = tmp_path / "file.json"
+    save_sealed(path, {"loss": 8.098510160219618})
+    assert read_sealed(path) == {"loss": 8.098510160219618}
+    path.write_text(path.read_text().replace("8.098510160219618", "8.098510160219619"))
+    assert read_json(path)["loss"] == 8.098510160219618
+    with refused(path):
+        read_sealed(path)
+
+
+def test_read_json_on_a_failing_disk_names_the_file(tmp_path, monkeypatch):
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("looped.utils.files.read_bytes", fail)
+    with refused(tmp_path / "file.json", "Input/output error"):
+        read_json(tmp_path / "file.json")

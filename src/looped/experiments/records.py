@@ -19,7 +19,7 @@ from looped.experiments.spec import Cell
 from looped.serde import Count, NonNegative, decode, encode
 from looped.training.evaluation import Evaluation, LoopScore
 from looped.utils.errors import InputError, as_number, require, require_field
-from looped.utils.files import content_hash, read_sealed, save_text
+from looped.utils.files import content_hash, read_sealed_values, save_text
 
 VERSION = 1
 RECORD_NAME = "record.json"
@@ -248,7 +248,7 @@ def _more_finished(before: Record | None, now: Record) -> Record:
 
 def read_record(path: Path) -> Record:
     """Return the record in a file. Raise InputError if it is damaged. Records of version 0.1 have no hash."""
-    return Record.from_json(read_sealed(path, required=False), str(path))
+    return Record.from_json(read_sealed_values(path), str(path))
 
 
 def save_record(path: Path, record: Record) -> None:

@@ -32,7 +32,7 @@ from looped.training.evaluation import EVALUATION_SEED, Evaluation, measure, sum
 from looped.training.run_folder import RunFolder
 from looped.training.schedules import trained_size
 from looped.utils.errors import InputError, require
-from looped.utils.files import read_sealed, save
+from looped.utils.files import read_sealed_values, save
 from looped.utils.shipped import SUFFIX, list_models, shipped_path
 from looped.utils.stats import INTERVAL_DEVIATIONS, fisher_exact
 from looped.utils.version import __version__
@@ -275,7 +275,7 @@ def _read_record(path: Path) -> tuple[dict[str, Any], ShippedScore | None]:
     """Return the record of a run and the score of its test; nothing if they are missing."""
     if not path.exists():
         return {}, None
-    record = read_sealed(path, required=False)
+    record = read_sealed_values(path)
     try:
         test = record.get("test")
         return record, None if test is None else _shipped_score(decode(Evaluation, test, "test"))

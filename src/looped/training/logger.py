@@ -37,8 +37,7 @@ class Log:
 
     def record(self, step: int, **values: float) -> None:
         """Write one record. `step` is the number of finished steps."""
-        content = {"step": step, **values}
-        line = json.dumps({**content, "sha256": _line_hash(content)})
+        line = _sealed_line({"step": step, **values})
         if line not in self._kept:  # a run that was stopped at its very end validates once more
             with writing(self.path):
                 self._file.write(line + "\n")
@@ -86,14 +85,15 @@ def read_log(path: Path) -> list[tuple[str, int]]:
             step, stored = content["step"], content.pop("sha256", None)
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
-        if type(step) is int and stored == (_line_hash(content) if has_hashes else None):
+        sound = line == _sealed_line(content) if has_hashes else stored is None
+        if type(step) is int and sound:
             found.append((line, step))
     return found
 
 
-def _line_hash(content: dict[str, Any]) -> str:
-    """Return the start of a line's SHA-256, which is enough to notice damage."""
-    return content_hash(content)[:8]
+def _sealed_line(content: dict[str, Any]) -> str:
+    """Return a line with the start of its content's SHA-256, which is enough to notice damage."""
+    return json.dumps({**content, "sha256": content_hash(content)[:8]})
 
 
 def _screen(config: RunConfig, first_step: int) -> "_Bar | _PlainLines":

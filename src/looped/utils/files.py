@@ -195,7 +195,11 @@ def save_text(path: Path, text: str) -> None:
 
 def save_json(path: Path, value: Any) -> None:
     """Write a value as indented JSON, whole or not at all."""
-    save_text(path, json.dumps(value, indent=1) + "\n")
+    save_text(path, _json_text(value))
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, indent=1) + "\n"
 
 
 def read_text(path: Path) -> str:
@@ -213,17 +217,32 @@ def save_sealed(path: Path, value: dict[str, Any]) -> None:
     save_json(path, {**value, "sha256": content_hash(value)})
 
 
-def read_sealed(path: Path, *, required: bool = True) -> dict[str, Any]:
-    """Return a JSON object that was written with its hash. Raise InputError if any bit of its content has changed.
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Return a JSON object that `save_sealed` wrote. Raise InputError if any bit of the file has changed.
 
-    A file without a hash counts as damaged, unless `required` is false.
+    A flipped bit can leave all values as they are: 0.1 and 0.10000000000000001 are one number. So the text is compared.
     """
-    value = read_json(path)
-    require(isinstance(value, dict), f"{path}: expected a JSON object, got {str(value)[:80]!r}")
+    value, text = _read_object(path)
+    require("sha256" in value, f"{path} is damaged: expected a field sha256")
+    content = {name: each for name, each in value.items() if name != "sha256"}
+    sound = value["sha256"] == content_hash(content) and text == _json_text(value).encode()
+    require(sound, f"{path} is damaged: its content does not match its SHA-256")
+    return content
+
+
+def read_sealed_values(path: Path) -> dict[str, Any]:
+    """Return a JSON object whose values match its SHA-256, however it is laid out. It need not have one."""
+    value, _ = _read_object(path)
     stored = value.pop("sha256", None)
-    require(stored is not None or not required, f"{path} is damaged: expected a field sha256")
     require(stored in (None, content_hash(value)), f"{path} is damaged: its content does not match its SHA-256")
     return value
+
+
+def _read_object(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Return the object in a JSON file, and the file's bytes."""
+    value, text = _read_value(path)
+    require(isinstance(value, dict), f"{path}: expected a JSON object, got {str(value)[:80]!r}")
+    return value, text
 
 
 def content_hash(value: dict[str, Any]) -> str:
@@ -241,13 +260,21 @@ def from_json(text: str | bytes) -> Any:
 
 def read_json(path: Path) -> Any:
     """Return the value in a JSON file. Raise InputError if it is missing, invalid or above MAX_JSON_BYTES."""
+    return _read_value(path)[0]
+
+
+def _read_value(path: Path) -> tuple[Any, bytes]:
+    """Return the value in a JSON file, and the file's bytes."""
     try:
-        return from_json(read_bytes(path, MAX_JSON_BYTES))
+        text = read_bytes(path, MAX_JSON_BYTES)
+        return from_json(text), text
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError(f"{path}: expected a file, found none") from None
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
         raise InputError(f"{path}: expected JSON, got something else ({error})") from None
 
 
