@@ -230,7 +230,8 @@ def test_missing_gpu_is_reported_with_the_typed_flag(run, monkeypatch, capsys):
 
 def test_damaged_config_names_the_file(tmp_path, capsys):
     (tmp_path / "config.json").write_text("{")
-    assert "config.json" in complaint(capsys, "eval", str(tmp_path))
+    for flags in ([], ["--json"]):
+        assert complaint(capsys, "eval", str(tmp_path), *flags).startswith(f"looped: {tmp_path / 'config.json'}: ")
     save_sealed(tmp_path / "config.json", {"task": {"name": "edit-distance", "lenght": 3}})
     assert "did you mean 'task.length'" in complaint(capsys, "eval", str(tmp_path))
 

@@ -114,10 +114,17 @@ def _run(arguments: list[str]) -> None:
             raise unknown("verb", arguments[0], VERBS)
 
 
+_GROUPS = ("", "task", "model", "train", "optimizer", "schedule", "curriculum", "runtime")
+"""what the settings of a run are named after"""
+
+
 def _named_as_typed(error: InputError, arguments: list[str]) -> str:
     """Return an error's message. If it starts with a setting that the user gave as a flag, it names the flag."""
     message, setting = str(error), error.field or ""
-    name = setting.rpartition(".")[2].replace("_", "-")
+    group, _, name = setting.rpartition(".")
+    if group.rpartition(".")[2] not in _GROUPS:
+        return message  # a file, such as config.json
+    name = name.replace("_", "-")
     for flag in (argument.partition("=")[0] for argument in arguments):
         is_same = flag.removeprefix("--").rpartition(".")[2] in (name, name.removeprefix("num-"))
         if flag.startswith("--") and is_same and message.startswith(f"{setting}: "):
