@@ -2,12 +2,14 @@
 
 import json
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,9 +38,12 @@ def environment(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Return a port that is free and stays so: the system gives clients those from 32,768 on."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port")
 
 
 def start_ranks(size: int, *words: str, last: Sequence[str] = ()) -> list[subprocess.Popen]:
@@ -58,12 +63,13 @@ class Ended(NamedTuple):
 
 
 def finish_ranks(processes: list[subprocess.Popen], seconds: float = 300) -> list[Ended]:
-    """Wait for every rank and return how it ended."""
-    try:
-        said = [process.communicate(timeout=seconds) for process in processes]
-    finally:
+    """Wait for every rank and return how it ended. Kill all of them if one takes longer than this."""
+    with suppress(subprocess.TimeoutExpired):
         for process in processes:
-            process.kill()
+            process.communicate(timeout=seconds)
+    for process in processes:
+        process.kill()
+    said = [process.communicate() for process in processes]
     return [Ended(process.returncode, *texts) for process, texts in zip(processes, said, strict=True)]
 
 
