@@ -219,7 +219,12 @@ def test_mistake_is_one_line_of_one_rank(flags, part, tmp_path):
     ("flag", "value", "part"),
     [
         ("--train.batch-size", "16", "--train.batch-size: expected 8 as on rank 0, got 16 on rank 1"),
-        ("--train.checkpoint-every", "3", "--train.checkpoint-every: expected 1000 as on rank 0, got 3 on rank 1"),
+        pytest.param(
+            "--train.checkpoint-every",
+            "3",
+            "--train.checkpoint-every: expected 1000 as on rank 0, got 3 on rank 1",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_ranks_with_different_commands_are_one_line_of_one_rank(flag, value, part, tmp_path):
@@ -242,6 +247,7 @@ class FullDisk(looped.Callback):
 """
 
 
+@pytest.mark.slow
 def test_disk_that_is_full_on_rank_0_is_one_line(tmp_path):
     (tmp_path / "disk.py").write_text(FULL_DISK)
     flags = ["--callback", f"{tmp_path / 'disk.py'}:FullDisk", "--train.checkpoint-every", "3"]
