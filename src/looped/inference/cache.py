@@ -98,11 +98,15 @@ class Decoder:
         shape = len(tokens), 1, self.model.spec.output_size
         scores = torch.empty(shape, dtype=self.model.stack.dtype, device=tokens.device)
         for loop, state in self._states(tokens, places, self.length):
-            now = self.model.read_out(state)
-            done = watch(state, now[:, 0], owners, halting_at(self.model, state[:, 0])) | (loop == self.num_loops)
+            found = self.model.read_out(state) if watch.reads_scores else None
+            read = None if found is None else found[:, 0]
+            done = watch(state, read, owners, halting_at(self.model, state[:, 0])) | (loop == self.num_loops)
             leaving = done & (loops == 0)
-            scores[leaving], loops[leaving] = now[leaving], loop
-            if bool((loops > 0).all()):
+            if not leaving.any():
+                continue
+            scores[leaving] = self.model.read_out(state[leaving]) if found is None else found[leaving]
+            loops[leaving] = loop
+            if (loops > 0).all():
                 break
         for row, num_loops in enumerate(loops.tolist()):
             self.cache.stop(row, self.length - 1, num_loops)

@@ -28,6 +28,8 @@ class Watcher(ABC):
 
     limits: ClassVar[str] = "a number above 0"
     """the limits that the rule can have, in words"""
+    reads_scores: ClassVar[bool] = False
+    """whether the rule looks at the scores, which then have to be computed in every loop"""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -41,14 +43,15 @@ class Watcher(ABC):
     def __call__(
         self,
         state: Float[Tensor, "batch seq dim"],
-        scores: Float[Tensor, "rows classes"],
+        scores: Float[Tensor, "rows classes"] | None,
         owners: Int[Tensor, " rows"],
         halting: Float[Tensor, " rows"] | None,
     ) -> Bool[Tensor, " batch"]:
         """Return which examples are done after one more loop.
 
-        `scores` has one row for each counted position, and `owners` the example of each row. `halting` has the log-odds
-        of the halting gate for each row, or is None if the model has no gate.
+        `scores` has one row for each counted position, or is None for a rule that does not read it. `owners` has the
+        example of each row. `halting` has the log-odds of the halting gate for each row, or is None if the model has no
+        gate.
         """
 
     def keep(self, examples: Bool[Tensor, " batch"], rows: Bool[Tensor, " rows"]) -> None:
@@ -71,12 +74,15 @@ class Counting(Watcher):
 class Stable(Counting):
     """Stop if the classes of all counted positions have been the same for `limit` loops."""
 
+    reads_scores = True
+
     def __init__(self, limit: float) -> None:
         super().__init__(limit)
         self.answer_rows: Tensor | None = None
         self.streak: Tensor | None = None
 
-    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor, halting: Tensor | None) -> Tensor:
+    def __call__(self, state: Tensor, scores: Tensor | None, owners: Tensor, halting: Tensor | None) -> Tensor:
+        assert scores is not None
         answers = scores.argmax(dim=-1)
         if self.answer_rows is None or self.streak is None:
             self.streak = torch.ones(len(state), dtype=torch.long, device=state.device)
@@ -90,7 +96,10 @@ class Stable(Counting):
 class LowEntropy(Watcher):
     """Stop if the entropy of the class probabilities is below `limit` nats at every counted position."""
 
-    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor, halting: Tensor | None) -> Tensor:
+    reads_scores = True
+
+    def __call__(self, state: Tensor, scores: Tensor | None, owners: Tensor, halting: Tensor | None) -> Tensor:
+        assert scores is not None
         logarithms = scores.float().log_softmax(dim=-1)
         entropies = -(logarithms.exp() * logarithms).sum(dim=-1)
         return _all_of_each(entropies < self.limit, owners, len(state))
@@ -103,7 +112,7 @@ class SmallChange(Watcher):
         super().__init__(limit)
         self.before: Tensor | None = None
 
-    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor, halting: Tensor | None) -> Tensor:
+    def __call__(self, state: Tensor, scores: Tensor | None, owners: Tensor, halting: Tensor | None) -> Tensor:
         before, self.before = self.before, state
         if before is None:
             return torch.zeros(len(state), dtype=torch.bool, device=state.device)
@@ -117,7 +126,7 @@ class Budget(Counting):
         super().__init__(limit)
         self.loops = 0
 
-    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor, halting: Tensor | None) -> Tensor:
+    def __call__(self, state: Tensor, scores: Tensor | None, owners: Tensor, halting: Tensor | None) -> Tensor:
         self.loops += 1
         return torch.full((len(state),), self.loops >= self.limit, device=state.device)
 
@@ -135,7 +144,7 @@ class Gate(Watcher):
     def allows(cls, limit: float) -> bool:
         return 0 < limit < 1
 
-    def __call__(self, state: Tensor, scores: Tensor, owners: Tensor, halting: Tensor | None) -> Tensor:
+    def __call__(self, state: Tensor, scores: Tensor | None, owners: Tensor, halting: Tensor | None) -> Tensor:
         assert halting is not None
         going = F.logsigmoid(-halting.float())
         self.going_rows = going if self.going_rows is None else self.going_rows + going
@@ -226,12 +235,13 @@ def answer_early(
     owners, places = counted.nonzero(as_tuple=True)
     for loop in range(1, most + 1):
         state = stack.loop(state, embeddings, prepared, loop - 1)
-        found = model.read_out(state[owners, places])
+        found = model.read_out(state[owners, places]) if watch.reads_scores else None
         done = watch(state, found, owners, halting_at(model, state[owners, places])) | (loop == most)
         if not done.any():
             continue
         leaving, staying = done[owners], ~done
-        scores[remaining[owners[leaving]], places[leaving]] = found[leaving]
+        read = model.read_out(state[owners[leaving], places[leaving]]) if found is None else found[leaving]
+        scores[remaining[owners[leaving]], places[leaving]] = read
         loops[remaining[done]] = loop
         if not staying.any():
             break
