@@ -171,7 +171,7 @@ def test_eval_command_compares_rules(capsys):
 
 @pytest.mark.parametrize(
     "flags",
-    [["--exit", "stable:0"], ["--exit", "stable:2", "--sets"], ["--exit", "stable:2", "--split", "train"],
+    [["--exit"], ["--exit", "stable:0"], ["--exit", "stable:2", "--sets"], ["--exit", "stable:2", "--split", "train"],
      ["--exit", "stable:2", "--loops", "2", "4"]],
     ids=" ".join,
 )  # fmt: skip

@@ -53,6 +53,7 @@ def evaluate(arguments: list[str]) -> None:
     command = parse(EvalCommand, own, "looped eval")
     require(not command.sets or command.split != "train", "expected --sets or --split train, got both")
     require(command.images == 1 or command.split == "test", "--images: expected the split test, got another one")
+    require(bool(command.exit) or "--exit" not in own, "--exit: expected at least one rule, such as stable:3, got none")
     if command.exit:
         plain = not command.sets and command.images == 1 and command.split != "train" and len(command.loops) <= 1
         expected = "one number of loops on held-out examples"
