@@ -39,7 +39,7 @@ class Folder:
 
 _SAMPLE = 30
 _OFF_SECONDS = 600
-"""how long the machine is off; a paper run waits for up to two minutes for the holder of a lock that lost its content"""
+"""how long the machine is off; a paper run may wait two minutes for the holder of a lock that lost its content"""
 
 
 def cut_power(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
