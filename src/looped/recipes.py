@@ -5,6 +5,7 @@
 - `dense`: the string tasks, trained on the answers for all prefixes
 - `warm`: `dense`, from the weights of a shipped model of a smaller problem
 - `laptop`: a small version of `fast` for two CPU cores
+- `laptop-dense`: the string tasks of `laptop`, trained on the answers for all prefixes
 
 A recipe is a starting point: any flag or `dataclasses.replace` overrides it.
 """
@@ -64,6 +65,22 @@ _FAST: dict[str, dict[str, Any]] = {
         "batch_size": 512,
     },
 }
+
+_LAPTOP: dict[str, dict[str, Any]] = {
+    "model": {"dim": 64, "num_heads": 4, "injection": "add", "positions": "rotary"},
+    "train": {
+        "optimizer": "muon",
+        "learning_rate": 3e-3,
+        "muon_learning_rate": 0.01,
+        "warmup_steps": 50,
+        "batch_size": 64,
+        "num_steps": 2700,
+        "ema_decay": 0.99,
+        "eval_every": 250,
+    },
+}
+_LAPTOP_EDIT_DISTANCE = {"length": 6, "alphabet": 3, "max_letters": 3}
+_LAPTOP_LCS = {"length": 8, "alphabet": 3, "max_letters": 3}
 
 # recipe -> "*", task or task/block -> part of the config -> field -> value
 RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
@@ -189,25 +206,13 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
         "lcs/modulated": {"train": {**_MODULATED_WARM, "init_from": "lcs/modulated-r50"}},
     },
     "laptop": {
-        _ALL: {
-            "model": {"dim": 64, "num_heads": 4, "injection": "add", "positions": "rotary"},
-            "train": {
-                "optimizer": "muon",
-                "learning_rate": 3e-3,
-                "muon_learning_rate": 0.01,
-                "warmup_steps": 50,
-                "batch_size": 64,
-                "num_steps": 2700,
-                "ema_decay": 0.99,
-                "eval_every": 250,
-            },
-        },
+        _ALL: _LAPTOP,
         # Short strings first. Without them, looped models often use only the lengths for a long time.
         "edit-distance": {
-            "task": {"length": 6, "alphabet": 3, "max_letters": 3},
+            "task": _LAPTOP_EDIT_DISTANCE,
             "train": {"size_schedule": "growing", "size_choices": (0.5, 1.0), "curriculum_steps": 700},
         },
-        "lcs": {"task": {"length": 8, "alphabet": 3, "max_letters": 3}},
+        "lcs": {"task": _LAPTOP_LCS},
         "sudoku": {
             "task": {"side": 4},
             "model": {"positions": "coordinates"},
@@ -219,17 +224,38 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
         # GPT-2's vocabulary takes nearly all of the time at any width.
         "language": {"task": {"seq_len": 32}, "train": {"batch_size": 8, "num_steps": 300}},
     },
+    "laptop-dense": {
+        _ALL: _LAPTOP,
+        # Needs more steps than `laptop`, half of them with short strings.
+        "edit-distance": {
+            "task": {**_LAPTOP_EDIT_DISTANCE, "answers": "prefixes", "answer_weight": 2.0},
+            "train": {
+                **_GRADIENT_LIMITS,
+                "beta2": 0.99,
+                "muon_weight_decay": 0.1,
+                "warmup_steps": 200,
+                "ema_decay": None,
+                "size_schedule": "growing",
+                "size_choices": (0.5, 1.0),
+                "curriculum_steps": 2000,
+                "num_steps": 4000,
+            },
+        },
+        "lcs": {"task": {**_LAPTOP_LCS, "answers": "prefixes"}},
+    },
 }
+
+_STRING_RECIPES = ("dense", "warm", "laptop-dense")
 
 
 def recipes_for(task: str) -> tuple[str, ...]:
-    """Return the names of a task's recipes. Only string tasks have `dense` and `warm`."""
-    return tuple(name for name in RECIPES if name not in ("dense", "warm") or task in RECIPES[name])
+    """Return the names of a task's recipes. Some are for string tasks only."""
+    return tuple(name for name in RECIPES if name not in _STRING_RECIPES or task in RECIPES[name])
 
 
 def depth_of(name: str, task: str) -> tuple[int, int]:
     """Return a recipe's layers of a standard model and loops of a looped one."""
-    return LAPTOP_DEPTH if name == "laptop" else DEPTHS.get(task, _NEW_DEPTH)
+    return LAPTOP_DEPTH if name.startswith("laptop") else DEPTHS.get(task, _NEW_DEPTH)
 
 
 def recipe(name: str, task: str, block: str = "looped") -> RunConfig:

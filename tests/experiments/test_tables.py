@@ -214,7 +214,8 @@ def test_dense_table_has_the_string_cells_of_table_1_and_none_of_its_runs(scale)
     table, dense = cells_of("table1", scale), cells_of("table1-dense", scale)
     assert list(dense) == [name for name in table if name.startswith(("LCS", "ED"))]
     for name, cell in dense.items():
-        assert cell.config.task == replace(table[name].config.task, answers="prefixes")
+        task = cell.config.task
+        assert task == replace(table[name].config.task, answers="prefixes", answer_weight=task.answer_weight)
         assert cell.paper == table[name].paper
         assert replace(cell.config.model, positions=table[name].config.model.positions) == table[name].config.model
     assert not {cell.config for cell in dense.values()} & {cell.config for cell in table.values()}

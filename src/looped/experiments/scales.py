@@ -129,15 +129,9 @@ def base_config(
 
 
 def dense_config(problem: str, scale: Scale, block: str, **model: Any) -> RunConfig:
-    """Return the config of a string problem whose training has the answers for all prefixes as targets.
-
-    The recipe is `dense` at full size and that of the scale on small problems.
-    """
-    if SCALE_SPECS[scale].recipe != "laptop":
-        return base_config(problem, scale, block, "dense", **model)
-    config = base_config(problem, scale, block, **model)
-    prefixes: dict[str, Any] = {"answers": "prefixes"}
-    return replace(config, task=replace(config.task, **prefixes))
+    """Return the config of a string problem whose training has the answers for all prefixes as targets."""
+    small = SCALE_SPECS[scale].recipe == "laptop"
+    return base_config(problem, scale, block, "laptop-dense" if small else "dense", **model)
 
 
 def warm_config(problem: str, scale: Scale, block: str, **model: Any) -> RunConfig:
