@@ -197,7 +197,7 @@ def _encode(tokenizer: Tokenizer, prompt: str) -> list[int]:
     require_type("prompt", prompt, str)
     try:
         tokens = tokenizer.encode(prompt, marks=True).tolist()
-    except UnicodeEncodeError:  # bytes on the command line that are no UTF-8
+    except UnicodeEncodeError:  # bytes on the command line that are not UTF-8
         raise InputError(f"prompt: expected valid Unicode, got {prompt[:60]!r}") from None
     # A text starts after the end of another one, so that token is the prompt of a text without one.
     return tokens or [tokenizer.end_of_text]
