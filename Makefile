@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 paper: setup
 	$(BIN)/looped theory verify
 	$(BIN)/looped models check --seconds 90
-	$(BIN)/looped paper run table1 --scale laptop --cells 'ED40:*' --again
+	$(BIN)/looped paper run table1-dense --scale laptop --cells 'ED40:*' --again
 	$(BIN)/looped paper report
 
 # Two processes of one thread each, because more threads would compete for the two cores.
