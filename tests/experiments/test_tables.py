@@ -151,6 +151,22 @@ def test_conditioning_studies_have_equal_flops_and_equal_parameters(scale):
 
 
 @pytest.mark.parametrize("scale", SCALES)
+def test_dense_conditioning_studies_compare_the_models_of_the_plain_ones_beyond_their_loops(scale):
+    for name in ("conditioning", "conditioning-parameters"):
+        plain, dense = experiment(name, scale), experiment(name.replace("conditioning", "conditioning-dense"), scale)
+        trained = [cell for cell in dense.cells if cell.at_loops is None]
+        for ours, theirs in zip(trained, plain.cells, strict=True):
+            positions = theirs.config.model.positions  # the paper's recipe has learned ones
+            assert replace(ours.config.model, positions=positions) == theirs.config.model
+        assert {cell.config for cell in dense.cells} == {cell.config for cell in trained}
+        for cell in dense.cells:
+            assert (cell.config.task.answers, cell.recipe) == ("prefixes", "dense")
+            assert cell.at_loops in (None, *loops_to_read(cell.config.model))
+        beyond = {cell.row for cell in dense.cells if cell.at_loops == 2 * cell.config.model.num_loops}
+        assert beyond == {*CONDITIONINGS} - {"table", "eta"}
+
+
+@pytest.mark.parametrize("scale", SCALES)
 def test_depth_study_has_equal_depth_and_flops(scale):
     cells = experiment("depth", scale).cells
     assert [cell.config.model.num_layers for cell in cells] == [1, 1, 2, 2, 4, 4]
@@ -235,6 +251,9 @@ def test_warm_table_starts_from_shipped_models_of_smaller_problems():
 def test_studies_share_their_runs_with_table_1():
     for scale in ("laptop", "gpu"):
         table = {run_key(config) for config in experiment("table1", scale).configs()}
+        dense = {run_key(config) for config in experiment("table1-dense", scale).configs()}
+        own = {run_key(config) for config in experiment("conditioning-dense", scale).configs()}
+        assert len(own & dense) == 2
         counts = {"conditioning": 2, "fidelity": 2, "loops": 2, "correlation": 9, "recipes": 1, "equal-time": 2}
         for name, shared in counts.items():
             own = {run_key(config) for config in experiment(name, scale).configs()}

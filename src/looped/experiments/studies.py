@@ -45,25 +45,59 @@ def conditioning(scale: Scale) -> Experiment:
 
 def conditioning_parameters(scale: Scale) -> Experiment:
     """Compare the nine conditionings at equal parameters."""
-    configs = {name: _conditioned(name, scale) for name in CONDITIONINGS}
-    counts = {name: build_model(run.model, run.task.spec).num_parameters() for name, run in configs.items()}
-    model = configs["none"].model
-    # One more hidden unit adds a row, a column and a bias.
-    unit = 2 * model.dim + 1
-    more = {name: round((max(counts.values()) - count) / unit) for name, count in counts.items()}
     return _study(
         "conditioning-parameters",
         "What should depend on the loop? Equal parameters",
         "The nine conditionings again. The feed-forward layer of each is widened until all have the same number of "
         "parameters, up to one hidden unit. The wider ones need more FLOPs per example.",
         scale,
-        _conditioning_cells(scale, {name: model.resolved_ff_dim + extra for name, extra in more.items()}),
+        _conditioning_cells(scale, _equal_ff_dims(scale)),
         against="none",
     )
 
 
-def _conditioning_cells(scale: Scale, ff_dims: dict[str, int]) -> tuple[Cell, ...]:
+def conditioning_dense(scale: Scale) -> Experiment:
+    """Compare the nine conditionings at equal FLOPs with dense answers, also beyond the trained loops."""
+    return _study(
+        "conditioning-dense",
+        "What should depend on the loop? Dense answers, equal FLOPs",
+        "The nine conditionings with the recipe dense: training has the answers for all prefixes as targets. Models "
+        "are also run for a quarter more loops than they were trained with, for half as many more, and for twice as "
+        "many, unless their conditioning has weights of its own for every loop.",
+        scale,
+        _dense_conditioning_cells(scale, {}),
+        against="none",
+    )
+
+
+def conditioning_dense_parameters(scale: Scale) -> Experiment:
+    """Compare the nine conditionings at equal parameters with dense answers."""
+    return _study(
+        "conditioning-dense-parameters",
+        "What should depend on the loop? Dense answers, equal parameters",
+        "The same with wider feed-forward layers, so that all have the same number of parameters, up to one hidden "
+        "unit.",
+        scale,
+        _dense_conditioning_cells(scale, _equal_ff_dims(scale)),
+        against="none",
+    )
+
+
+def _equal_ff_dims(scale: Scale) -> dict[str, int]:
+    """Return the width of the feed-forward layer that gives each conditioning the parameters of the largest."""
     configs = {name: _conditioned(name, scale) for name in CONDITIONINGS}
+    counts = {name: build_model(run.model, run.task.spec).num_parameters() for name, run in configs.items()}
+    model = configs["none"].model
+    # One more hidden unit adds a row, a column and a bias.
+    unit = 2 * model.dim + 1
+    more = {name: round((max(counts.values()) - count) / unit) for name, count in counts.items()}
+    return {name: model.resolved_ff_dim + extra for name, extra in more.items()}
+
+
+def _conditioning_cells(
+    scale: Scale, ff_dims: dict[str, int], make_config: Callable[..., RunConfig] = base_config
+) -> tuple[Cell, ...]:
+    configs = {name: _conditioned(name, scale, make_config) for name in CONDITIONINGS}
     for name, config in configs.items():
         # The default width is not set explicitly, so that the run stays the same as in other tables.
         if ff_dims.get(name, config.model.resolved_ff_dim) != config.model.resolved_ff_dim:
@@ -72,15 +106,28 @@ def _conditioning_cells(scale: Scale, ff_dims: dict[str, int]) -> tuple[Cell, ..
     return tuple(Cell(name, column, config) for name, config in fit_budget_jointly(configs, scale).items())
 
 
-def _conditioned(name: str, scale: Scale) -> RunConfig:
+def _dense_conditioning_cells(scale: Scale, ff_dims: dict[str, int]) -> tuple[Cell, ...]:
+    """Return the cells at the trained loops and, where the conditioning can run for more, beyond them."""
+    trained = _conditioning_cells(scale, ff_dims, dense_config)
+    num_loops = SCALE_SPECS[scale].study_loops
+    beyond = (math.ceil(1.25 * num_loops), math.ceil(1.5 * num_loops), 2 * num_loops)
+    return tuple(
+        replace(cell, recipe="dense", column=column, at_loops=at_loops)
+        for cell in trained
+        for column, at_loops in ((cell.column, None), *((f"{loops} loops", loops) for loops in beyond))
+        if at_loops is None or cell.config.model.supports_loops(at_loops)
+    )
+
+
+def _conditioned(name: str, scale: Scale, make_config: Callable[..., RunConfig] = base_config) -> RunConfig:
     """Return the config of a conditioning; `none` and `timestep` are the same runs as in Table 1."""
     block = "looped" if name == "none" else "modulated"
     conditioning = {} if name in ("none", "timestep") else {"conditioning": name}
-    return _base(block, scale, **conditioning)
+    return _base(block, scale, make_config, **conditioning)
 
 
-def _base(block: str, scale: Scale, **model: Any) -> RunConfig:
-    return base_config(PROBLEM, scale, block, **{"num_loops": SCALE_SPECS[scale].study_loops, **model})
+def _base(block: str, scale: Scale, make_config: Callable[..., RunConfig] = base_config, **model: Any) -> RunConfig:
+    return make_config(PROBLEM, scale, block, **{"num_loops": SCALE_SPECS[scale].study_loops, **model})
 
 
 def _bases(scale: Scale) -> dict[str, RunConfig]:
@@ -379,6 +426,8 @@ _EQUAL_TEXT_MODELS: dict[str, dict[str, Any]] = {
 STUDIES: dict[str, Callable[[Scale], Experiment]] = {
     "conditioning": conditioning,
     "conditioning-parameters": conditioning_parameters,
+    "conditioning-dense": conditioning_dense,
+    "conditioning-dense-parameters": conditioning_dense_parameters,
     "length": length,
     "depth": depth,
     "loops": loops,
