@@ -17,7 +17,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def commands(page: Path) -> list[list[str]]:
     """Return the `looped` commands of a page as words, without the program's name and comments."""
-    lines = [line for block in blocks(page, "(?:ba)?sh") for line in block.splitlines()]
+    lines = [line for block in blocks(page, "(?:ba)?sh") for line in block.replace("\\\n", " ").splitlines()]
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("looped ")]
 
 
