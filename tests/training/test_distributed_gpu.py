@@ -1,4 +1,4 @@
-"""On a GPU: a group of one over NCCL, whose collectives are inside the CUDA graph."""
+"""On a GPU: the same bits every time, also in a group of one over NCCL, whose collectives are inside the CUDA graph."""
 
 import socket
 import threading
@@ -11,9 +11,14 @@ import torch.distributed as dist
 
 from looped.config import RunConfig
 from looped.kernels.cuda_graphs import PLAIN_CALLS, Replayed
+from looped.models import build_model
 from looped.tasks import EditDistance
+from looped.training.batches import batch_at
 from looped.training.distributed import ALONE, Group, joined
+from looped.training.loss import to_device
+from looped.training.step import Stepper
 from looped.training.trainer import Trainer
+from tests.kernels.cases import error
 from tests.training.conftest import tiny
 
 pytestmark = [
@@ -23,8 +28,8 @@ pytestmark = [
 ]
 
 TRAIN = {
-    "device": "cuda", "num_steps": 8, "batch_size": 32, "optimizer": "muon", "ema_decay": 0.9, "spike_factor": 5.0,
-    "num_threads": None, "eval_size": 8,
+    "device": "cuda", "num_steps": 8, "optimizer": "muon", "ema_decay": 0.9, "spike_factor": 5.0, "num_threads": None,
+    "eval_size": 8,
 }  # fmt: skip
 
 
@@ -46,11 +51,12 @@ def group(monkeypatch) -> Iterator[Group]:
     assert not dist.is_initialized()
 
 
-SMALL = tiny(model={"dim": 64, "num_heads": 2, "positions": "rotary", "precision": "bfloat16"})
-# Large enough for all kernels of the fused engine.
+KIND = {"positions": "rotary", "precision": "bfloat16"}
+SMALL = tiny(model={"dim": 64, "num_heads": 2, **KIND}, train={"batch_size": 32})
+# 128 sequences of 84 tokens are enough for every kernel of the fused engine; 64 in a piece are too few for the one that
+# runs all loops (`triton_loops.BUSY_FOR_TRAINING`).
 LARGE = tiny(
-    model={"dim": 256, "num_heads": 4, "num_loops": 10, "positions": "rotary", "precision": "bfloat16"},
-    task=EditDistance(length=40),
+    model={"dim": 256, "num_heads": 4, "num_loops": 10, **KIND}, train={"batch_size": 128}, task=EditDistance(length=40)
 )
 
 
@@ -64,9 +70,29 @@ def state_after(folder, group: Group, base: RunConfig = SMALL, **settings) -> tu
 
 
 def differing(state: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> list[str]:
-    """Return the names of tensors that differ in at least one bit."""
+    """Return the names of tensors that differ in at least one bit, and print by how much."""
     assert state.keys() == other.keys()
-    return [name for name, value in state.items() if not torch.equal(value, other[name])]
+    names = [name for name, value in state.items() if not torch.equal(value, other[name])]
+    for name in names:
+        print(f"{name} differs by a share of {error(other[name], state[name]):.1e}")
+    return names
+
+
+@pytest.mark.parametrize("engine", ["fused", "compiled", "eager"])
+def test_gradients_of_one_batch_have_the_same_bits_every_time(engine):
+    """One gradient that varies makes all weights vary after a few steps, so the gradients tell which it is."""
+    device = torch.device("cuda")
+    model = build_model(replace(LARGE.model, modulation_init="random"), LARGE.task.spec).to(device)
+    stepper = Stepper(model, LARGE.train.override(**TRAIN, engine=engine), device)
+    batch, named = to_device(batch_at(0, LARGE), device), dict(model.named_parameters())
+
+    def gradients() -> dict[str, torch.Tensor]:
+        stepper.gradients(batch, LARGE.model.num_loops)
+        return {name: each.grad for name, each in named.items() if each.grad is not None}
+
+    first = gradients()
+    assert first.keys() == named.keys()
+    assert not [name for _ in range(10) for name in differing(first, gradients())]
 
 
 @pytest.mark.parametrize("engine", ["fused", "compiled", "eager"])
