@@ -1,7 +1,9 @@
 """What does training in a process group cost on one GPU? The same steps without a group and in a group of one over
 NCCL (gloo on a CPU), in turns, with the fused engine and CUDA graphs.
 
-    python benchmarks/distributed.py [--out FILE]
+    python benchmarks/distributed.py [--minutes M] [--out FILE]
+
+The file is written after every shape.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import socket
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -26,14 +29,14 @@ from looped.training.loss import to_device
 from looped.training.step import Stepper
 from looped.utils.files import save_json
 
-ROUNDS = 9
-SECONDS = 1.5
+ROUNDS = 7
+SECONDS = 0.4
 """of one measurement"""
 
 
 def shapes() -> list[tuple[int, int, int]]:
     """Return (length of the strings, loops, batch size)."""
-    return [(60, 100, 64), (60, 100, 512), (40, 20, 64)] if torch.cuda.is_available() else [(6, 4, 16)]
+    return [(40, 20, 64), (60, 100, 512), (60, 100, 64)] if torch.cuda.is_available() else [(6, 4, 16)]
 
 
 def new_stepper(length: int, num_loops: int, batch_size: int, group: Group, device: torch.device, **settings: Any):
@@ -57,10 +60,10 @@ def new_stepper(length: int, num_loops: int, batch_size: int, group: Group, devi
     return step
 
 
-def milliseconds(step: Any, device: torch.device, seconds: float) -> float:
-    """Return the time of one step, averaged over about this many seconds."""
+def milliseconds(step: Any, device: torch.device) -> float:
+    """Return the time of one step, averaged over about `SECONDS`."""
     started, count = time.perf_counter(), 0
-    while time.perf_counter() - started < seconds:
+    while time.perf_counter() - started < SECONDS:
         for _ in range(5):
             step(count)
             count += 1
@@ -69,10 +72,13 @@ def milliseconds(step: Any, device: torch.device, seconds: float) -> float:
     return 1000 * (time.perf_counter() - started) / count
 
 
-def measure(group: Group, device: torch.device) -> list[dict[str, Any]]:
-    """Measure every shape without a group, in a group of one, and in that group with two pieces."""
-    rows = []
+def measure(group: Group, device: torch.device, minutes: float) -> Iterator[dict[str, Any]]:
+    """Yield a row for every shape that fits into the minutes: without a group, in a group of one, and there with two
+    pieces."""
+    started = time.monotonic()
     for length, num_loops, batch_size in shapes():
+        if time.monotonic() - started > 60 * minutes:
+            return
         shape = (length, num_loops, batch_size)
         steps = {
             "alone": new_stepper(*shape, ALONE, device),
@@ -80,26 +86,24 @@ def measure(group: Group, device: torch.device) -> list[dict[str, Any]]:
             "group of one, two pieces": new_stepper(*shape, group, device, pieces=2),
         }
         for step in steps.values():
-            milliseconds(step, device, SECONDS)  # compile and capture
+            milliseconds(step, device)  # compile and capture
         times: dict[str, list[float]] = {name: [] for name in steps}
         for _ in range(ROUNDS):
             for name, step in steps.items():
-                times[name].append(milliseconds(step, device, SECONDS / 3))
+                times[name].append(milliseconds(step, device))
         medians = {name: statistics.median(values) for name, values in times.items()}
         ratios = [own / alone for own, alone in zip(times["group of one"], times["alone"], strict=True)]
-        rows.append({
+        yield {
             "length": length, "num_loops": num_loops, "batch_size": batch_size,
             "ms": {name: round(value, 3) for name, value in medians.items()},
             "group_over_alone": round(statistics.median(ratios), 4),
             "lowest_and_highest_round": [round(min(ratios), 4), round(max(ratios), 4)],
-        })  # fmt: skip
-        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-        del steps
-    return rows
+        }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0, help="time after which no further shape is begun")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     with socket.socket() as probe:
@@ -113,13 +117,16 @@ def main() -> None:
         "MASTER_PORT": str(port),
     }
     device = choose_device("auto")
-    with joined() as group:
-        rows = measure(group, device)
+    rows: list[dict[str, Any]] = []
     about = {"date": date.today().isoformat(), "hardware": describe_device(device), "torch": str(torch.__version__)}
     found = {**about, "command": "python benchmarks/distributed.py", "rows": rows}
+    with joined() as group:
+        for row in measure(group, device, arguments.minutes):
+            rows.append(row)
+            print(json.dumps(row), file=sys.stderr, flush=True)
+            if arguments.out is not None:
+                save_json(arguments.out, found)
     print(json.dumps(found, indent=1))
-    if arguments.out is not None:
-        save_json(arguments.out, found)
 
 
 if __name__ == "__main__":
