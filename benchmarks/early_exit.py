@@ -1,11 +1,12 @@
 """Does early exit save time? Metric, mean loops and seconds of exit rules, beside the fewest fixed loops as good.
 
-    python benchmarks/early_exit.py [--device cuda] [--precision bfloat16] [--out FILE]
+    python benchmarks/early_exit.py [--device cuda] [--precision bfloat16] [--minutes M] [--out FILE]
 
 A fixed number of loops counts as good if its accuracy is at most 0.2 points below the rule's, or its perplexity at most
 0.2 % above. The two are timed in turn, so that other work on the machine slows both alike, and the medians count.
 A language model reads the first 64 tokens of windows one by one with its cache, as it does when it writes. On a GPU,
-puzzles and strings with fixed loops are timed once more, with the engine that the device gives the model.
+puzzles and strings with fixed loops are timed once more, with the engine that the device gives the model. The file is
+written after every rule.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -144,10 +145,11 @@ def _loss(scores: Tensor, targets: Tensor) -> float:
 
 def measure_case(
     run: Run, most: int, rules: tuple[str, ...], batch: int, size: int, rounds: int
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
+    """Yield one row for each rule."""
     name, device = run.task.metric, run.model.stack.device
     examples = Texts(run, batch, size) if name == "perplexity" else Examples(run, batch, size)
-    metrics, rows = examples.metrics(most), []
+    metrics = examples.metrics(most)
     warm_up = 1 if device.type == "cpu" else batch  # a GPU may compile for a shape
     for text in rules:
         rule = ExitRule.parse(text)
@@ -157,16 +159,15 @@ def measure_case(
         examples.fixed(as_good, warm_up)
         pairs = [(examples.with_exit(rule, most), examples.fixed(as_good)) for _ in range(rounds)]
         early, plain = zip(*pairs, strict=True)
-        rows.append({
+        row = {
             "model": run.name, "batch": batch, "size": size, "rule": text, "most_loops": most, name: wanted,
             "mean_loops": early[0].mean_loops, "seconds": statistics.median(each.seconds for each in early),
             "fixed_loops": as_good, f"fixed_{name}": plain[0].metric,
             "fixed_seconds": statistics.median(each.seconds for each in plain), "rounds": rounds,
-        })  # fmt: skip
+        }  # fmt: skip
         if device.type != "cpu" and isinstance(examples, Examples):  # a CPU computes the loops one by one anyway
-            rows[-1]["fixed_engine_seconds"] = examples.engine_seconds(as_good)
-        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    return rows
+            row["fixed_engine_seconds"] = examples.engine_seconds(as_good)
+        yield row
 
 
 def is_as_good(metric: str, value: float, wanted: float) -> bool:
@@ -174,23 +175,43 @@ def is_as_good(metric: str, value: float, wanted: float) -> bool:
     return value <= wanted * (1 + MARGIN) if metric == "perplexity" else value >= wanted - MARGIN
 
 
-if __name__ == "__main__":
+def measure(
+    device: torch.device, precision: Any, models: list[str], batches: list[int], rounds: int, minutes: float
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of all cases until the time is over."""
+    started = time.monotonic()
+    for name in models:
+        run = looped.load(name, device).with_precision(precision)
+        for batch in batches:
+            size = TEXTS[batch] if run.task.metric == "perplexity" else BATCHES[batch]
+            for row in measure_case(run, *CASES[name], batch, size, rounds):
+                yield row
+                if time.monotonic() - started > 60 * minutes:
+                    return
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--batches", type=int, nargs="+", choices=BATCHES, default=list(BATCHES))
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--rounds", type=int, default=3, help="times that a rule and the fixed loops are timed in turn")
+    parser.add_argument("--minutes", type=float, default=30.0, help="time after which no further rule is begun")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = choose_device(options.device)
-    report: dict[str, Any] = {"date": date.today().isoformat(), "device": describe_device(device),
-                              "torch": torch.__version__, "precision": options.precision, "rows": []}  # fmt: skip
-    for name in options.models:
-        run = looped.load(name, device).with_precision(options.precision)
-        for batch in options.batches:
-            size = TEXTS[batch] if run.task.metric == "perplexity" else BATCHES[batch]
-            report["rows"] += measure_case(run, *CASES[name], batch, size, options.rounds)
-            if options.out is not None:
-                save_json(options.out, report)
+    rows: list[dict[str, Any]] = []
+    report = {"date": date.today().isoformat(), "device": describe_device(device), "torch": str(torch.__version__),
+              "precision": options.precision, "rows": rows}  # fmt: skip
+    chosen = options.models, options.batches, options.rounds, options.minutes
+    for row in measure(device, options.precision, *chosen):
+        rows.append(row)
+        print(json.dumps(row), file=sys.stderr, flush=True)
+        if options.out is not None:
+            save_json(options.out, report)
     print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
