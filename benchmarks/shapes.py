@@ -5,14 +5,14 @@
     python benchmarks/shapes.py --table FILE                 print the table of an earlier run
 
 The compiled engine takes seconds to compile for a shape and runs at a part of them, which come first. The file is
-written after every row.
+written after every row. With `--skip FILE`, what an earlier run measured is left out.
 """
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import date
 from itertools import product
@@ -36,13 +36,14 @@ COMPILED += [Shape(128, dim, batch) for dim in (128, 256, 768) for batch in (8, 
 Work = tuple[Shape, tuple[Engine, ...]]
 
 
-def work() -> list[Work]:
-    """Return shapes and engines in the order of the measurement."""
+def work(skipped: Collection[tuple[Shape, str]]) -> list[Work]:
+    """Return shapes and engines in the order of the measurement, without those that are skipped."""
     shapes = [Shape(*shape) for shape in product(TOKENS, WIDTHS, BATCHES)]
     fitting = [shape for shape in shapes if shape.seq_len * shape.batch <= MOST_TOKENS]
     rest = [shape for shape in fitting if shape not in COMPILED]
     both: list[Work] = [(shape, ("fused", "compiled")) for shape in COMPILED]
-    return [*both, *((shape, ("fused", "eager")) for shape in rest), *((shape, ("eager",)) for shape in COMPILED)]
+    wanted = [*both, *((shape, ("fused", "eager")) for shape in rest), *((shape, ("eager",)) for shape in COMPILED)]
+    return [(shape, tuple(each for each in engines if (shape, each) not in skipped)) for shape, engines in wanted]
 
 
 def rows_of(shape: Shape, engines: tuple[Engine, ...], seconds: float) -> list[dict[str, Any]]:
@@ -50,26 +51,31 @@ def rows_of(shape: Shape, engines: tuple[Engine, ...], seconds: float) -> list[d
     return list(benchmark.bench_shapes([shape], engines, num_loops=LOOPS, seconds=seconds))
 
 
-def measure(minutes: float) -> Iterator[dict[str, Any]]:
+def measure(works: list[Work], minutes: float) -> Iterator[dict[str, Any]]:
     """Yield rows until the time is over."""
     started = time.monotonic()
-    for shape, engines in work():
+    for shape, engines in works:
         for engine in engines:
             if time.monotonic() - started > 60 * minutes:
                 return
             yield from rows_of(shape, (engine,), SECONDS)
 
 
-def warm_up(jobs: int) -> None:
+def warm_up(works: list[Work], jobs: int) -> None:
     """Take a few steps of every shape, so that the compilers' caches know them. The eager engine compiles nothing."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for shape, engines in work():
+        for shape, engines in works:
             pool.submit(rows_of, shape, tuple(each for each in engines if each != "eager"), 0.0)
+
+
+def times_of(rows: list[dict[str, Any]]) -> dict[tuple[Shape, str], float | None]:
+    """Return the milliseconds of each shape and engine."""
+    return {(Shape(row["seq_len"], row["dim"], row["batch"]), row["engine"]): row["ms"] for row in rows}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return one line per shape: the fused engine's time, and the others' as multiples of it."""
-    times = {(Shape(row["seq_len"], row["dim"], row["batch"]), row["engine"]): row["ms"] for row in rows}
+    times = times_of(rows)
     lines = ["| tokens | width | batch | fused, ms | eager | compiled |", "|---|---|---|---|---|---|"]
     for shape in sorted({shape for shape, _ in times}):
         fused = times.get((shape, "fused"))
@@ -84,6 +90,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="JSON file for the times")
     parser.add_argument("--minutes", type=float, default=5.0, help="time after which no further shape is begun")
+    parser.add_argument("--skip", type=Path, metavar="FILE", help="leave out what an earlier run measured")
     parser.add_argument("--warm-up", type=int, metavar="JOBS", help="compile only, in this many processes")
     parser.add_argument("--table", type=Path, metavar="FILE", help="print the table of an earlier run")
     options = parser.parse_args()
@@ -92,12 +99,13 @@ if __name__ == "__main__":
         sys.exit()
     if not torch.cuda.is_available():
         sys.exit("the map is for a GPU, and there is none")
+    works = work(times_of(json.loads(options.skip.read_text())["rows"]) if options.skip else ())
     if options.warm_up:
-        warm_up(options.warm_up)
+        warm_up(works, options.warm_up)
         sys.exit()
     found: list[dict[str, Any]] = []
     result = {"date": date.today().isoformat(), "machine": benchmark.machine(), "rows": found}
-    for row in measure(options.minutes):
+    for row in measure(works, options.minutes):
         found.append(row)
         print(json.dumps(row), file=sys.stderr, flush=True)
         if options.out:
