@@ -86,7 +86,7 @@ gpu:
 gpu-packages: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(GPU_PACKAGES) --no-deps \
 	  --only-binary :all: --python-version $(GPU_PACKAGES_FOR) --constraint constraints.txt \
-	  docstring-parser msgspec tyro typeguard typing-extensions
+	  docstring-parser hypothesis msgspec sortedcontainers tyro typeguard typing-extensions
 
 # What the command line does when it is killed, when disks fail, and with files that are damaged or hostile: a seeded
 # sample, as much of it as fits into the minutes.
