@@ -78,9 +78,11 @@ GPU_PACKAGES := .gpu-packages
 GPU_PACKAGES_FOR ?= 3.12
 gpu: GPU_PYTHON = $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 gpu: export PYTHONPATH = src:$(GPU_PACKAGES)
+# A test of more than a minute shows where it waits.
+gpu: GPU_PYTEST = $(GPU_PYTHON) -m pytest -o faulthandler_timeout=60 --durations 10
 gpu:
-	$(GPU_PYTHON) -m pytest tests/kernels -m 'not gpu'
-	$(GPU_PYTHON) -m pytest -m gpu $$(grep -rl 'mark\.gpu' tests --include='*.py')
+	$(GPU_PYTEST) tests/kernels -m 'not gpu'
+	$(GPU_PYTEST) -m gpu $$(grep -rl 'mark\.gpu' tests --include='*.py')
 
 # The small packages that an image with PyTorch usually lacks, for Python $(GPU_PACKAGES_FOR).
 gpu-packages: setup
