@@ -1,7 +1,9 @@
 """Look up token embeddings, with a gradient that has the same bits every time.
 
 On an H200, the backward pass of `F.embedding` added the rows of 10,752 tokens in another order in 49 of 50 calls.
-Nothing else in a training step did (dev/LOG.md). For a small vocabulary a matmul adds them in a fixed order.
+Nothing else in a training step did (dev/LOG.md). PyTorch adds by atomics where few tokens occur often (its pull request
+170589), and the kernel for small batches had a race (187687). For a small vocabulary a matmul adds the rows in a fixed
+order.
 """
 
 from typing import Any
