@@ -26,9 +26,10 @@ STEP = 2**-4
 """largest relative distance of a number from the nearest one with 3 bits of mantissa"""
 HOPPER = 9
 """compute capability of the oldest GPUs whose float8 matmuls take one scale per row"""
-pytestmark = pytest.mark.skipif(
-    DEVICE == "cuda" and torch.cuda.get_device_capability()[0] < HOPPER, reason="no Hopper GPU"
-)
+pytestmark = [
+    pytest.mark.skipif(DEVICE == "cuda" and torch.cuda.get_device_capability()[0] < HOPPER, reason="no Hopper GPU"),
+    pytest.mark.filterwarnings("ignore:.*determinis.*:UserWarning"),  # CUDA's, where poison asks for it
+]
 
 
 @pytest.fixture(autouse=True)
