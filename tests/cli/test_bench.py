@@ -163,7 +163,7 @@ def test_bench_shapes_without_enough_memory_has_no_time(monkeypatch):
     def fail(*_args, **_options):
         raise torch.OutOfMemoryError("no memory left")
 
-    monkeypatch.setattr(benchmark, "_training_step", fail)
+    monkeypatch.setattr(benchmark.Stepper, "gradients", fail)
     (row,) = benchmark.bench_shapes([benchmark.Shape(4, 64, 2)], ["eager"], num_loops=1, seconds=1e-3, device="cpu")
     assert row["ms"] is None
 
