@@ -151,4 +151,5 @@ def write_tree(tree: Folder, folder: Path, *, strict: bool) -> None:
             write_tree(node, folder / name, strict=strict)
         else:
             (folder / name).write_bytes(node.synced)
-            os.utime(folder / name, (time.time() - _OFF_SECONDS,) * 2)
+            before = time.time() - _OFF_SECONDS
+            os.utime(folder / name, (before, before))
