@@ -46,11 +46,11 @@ def free_port() -> int:
     raise RuntimeError("no free port")
 
 
-def start_ranks(size: int, *words: str, last: Sequence[str] = ()) -> list[subprocess.Popen]:
-    """Start ranks with the same words, and with some more for the last one."""
+def start_ranks(size: int, *words: str, last: Sequence[str] = (), others: Sequence[str] = ()) -> list[subprocess.Popen]:
+    """Start ranks with the same words, and with some more for the last one and for the others."""
     port = free_port()
     return [
-        subprocess.Popen([sys.executable, *words, *(last if rank == size - 1 else ())],
+        subprocess.Popen([sys.executable, *words, *(last if rank == size - 1 else others)],
                          env=environment(rank, size, port), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for rank in range(size)
     ]  # fmt: skip
@@ -220,6 +220,12 @@ def test_mistake_is_one_line_of_one_rank(flags, part, tmp_path):
     [
         ("--train.batch-size", "16", "--train.batch-size: expected 8 as on rank 0, got 16 on rank 1"),
         pytest.param(
+            "--train.init-from",
+            "edit-distance",
+            "--train.init-from: expected None as on rank 0, got 'given' on rank 1",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "--train.checkpoint-every",
             "3",
             "--train.checkpoint-every: expected 1000 as on rank 0, got 3 on rank 1",
@@ -234,6 +240,31 @@ def test_ranks_with_different_commands_are_one_line_of_one_rank(flag, value, par
     assert [line for each in ended for line in each.messages.splitlines() if line.startswith("looped: ")] == [
         f"looped: {part}. Start the same command on every machine."
     ]
+    assert not (tmp_path / "run").exists()
+
+
+OWN_LOSS = """
+import torch.nn.functional as F
+
+def own(scores, batch):
+    return {factor} * F.cross_entropy(scores.flatten(0, 1), batch.targets.flatten())
+"""
+
+
+@pytest.mark.slow
+def test_ranks_with_different_code_are_one_line_of_one_rank(tmp_path):
+    flags = []
+    for factor in (1, 5):
+        path = tmp_path / str(factor) / "losses.py"
+        path.parent.mkdir()
+        path.write_text(OWN_LOSS.format(factor=factor))
+        flags.append(["--train.loss", f"{path}:own"])
+    ranks = start_ranks(2, *LOOPED, "--out", str(tmp_path / "run"), others=flags[0], last=flags[1])
+    ended = finish_ranks(ranks, seconds=120)
+    assert [each.code for each in ended] == [2, 2]
+    lines = [line for each in ended for line in each.messages.splitlines() if line.startswith("looped: ")]
+    assert len(lines) == 1
+    assert "losses.py: expected" in lines[0]
     assert not (tmp_path / "run").exists()
 
 

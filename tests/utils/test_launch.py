@@ -19,7 +19,7 @@ def test_launched_rank_without_torchrun_is_none(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_PORT"])
-@pytest.mark.parametrize("value", ["", "one", "-1", "\u00b2"])
+@pytest.mark.parametrize("value", ["", "one", "-1", "\u00b2", "9" * 5000])
 def test_train_with_a_number_of_torchrun_that_is_none_ends_in_one_line(name, value, monkeypatch, capsys, tmp_path):
     for each in TORCHRUN.items():
         monkeypatch.setenv(*each)

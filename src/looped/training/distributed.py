@@ -212,8 +212,10 @@ def _connect_store() -> Store:
         store = dist.TCPStore(address, port, int(size), is_host, timeout=CONNECT_TIMEOUT)  # pyright: ignore
     except dist.DistError as error:
         reason = str(error).partition("\n")[0]
+        is_late = "waiting for clients" in reason
+        expected = f"{size} processes to connect to it" if is_late else "an address at which rank 0 listens"
         raise InputError(
-            f"MASTER_ADDR: expected where rank 0 can listen, got {address}, port {port}, on rank {rank}: {reason}"
+            f"MASTER_ADDR: expected {expected}, got {address}, port {port}, on rank {rank}: {reason}"
         ) from None
     store.set_timeout(TIMEOUT)
     return PrefixStore(f"looped/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{size}", store)

@@ -467,10 +467,12 @@ def train(
 
 def _shared_settings(config: RunConfig) -> dict[str, Any]:
     """Return the settings that must be the same on all ranks: of the run, and of what its ranks do together."""
-    runtime = config.train.runtime
-    together = {f"train.{name}": getattr(runtime, name) for name in ("shard", "checkpoint_every", "eval_every")}
-    own = ("train.init_from", "train.continue_from")  # rank 0 alone reads them
-    return {path: value for path, value in by_path(config.identity()) if path not in own} | together
+    shared = dict(by_path(config.identity()))
+    for name in ("shard", "checkpoint_every", "eval_every"):
+        shared[f"train.{name}"] = getattr(config.train.runtime, name)
+    for path in ("train.init_from", "train.continue_from"):  # rank 0 alone reads them, so their names may differ
+        shared[path] = None if shared[path] is None else "given"
+    return shared | {f"code of {name}": code[:8] for name, code in config.outside_code().items()}
 
 
 def _with_resolved_origin(config: RunConfig) -> RunConfig:

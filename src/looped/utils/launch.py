@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from looped.utils.errors import InputError, require, require_field, require_within
 
+MAX_DIGITS = 9
 LINGER_SECONDS = 3.0
 """time for another rank to print why all fail, because torchrun ends every rank when the first one ends"""
 
@@ -20,7 +21,8 @@ def launched_rank() -> int | None:
     found = {}
     for name in numbers:
         value = os.environ[name]
-        require(value.isascii() and value.isdigit(), f"{name}: expected a number in the environment, got {value!r}")
+        is_number = value.isascii() and value.isdigit() and len(value) <= MAX_DIGITS
+        require(is_number, f"{name}: expected a number in the environment, got {value[:80]!r}")
         found[name] = int(value)
     require_within("MASTER_PORT", found["MASTER_PORT"], 0, 65535)
     rank, size = found["RANK"], found["WORLD_SIZE"]
