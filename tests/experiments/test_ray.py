@@ -12,7 +12,7 @@ import pytest
 
 from looped.cli.main import main
 from looped.experiments.runner import run_experiment
-from looped.experiments.workers import _finish_elsewhere
+from looped.experiments.workers import RayWorkers
 from looped.training.run_folder import RunFolder
 from tests.experiments.test_runner import finished, slow, start_runner, wait_until, weights
 
@@ -71,17 +71,28 @@ def plain_loss(scores, batch):
 """
 
 
-def test_plugins_reach_workers_that_do_not_inherit_the_environment(tmp_path, monkeypatch, plugins):
-    (tmp_path / "own.py").write_text(OWN_LOSS)
-    monkeypatch.delenv("LOOPED_PLUGINS", raising=False)
-    made = slow(2)
-    config = replace(made.cells[0].config, train=made.cells[0].config.train.override(loss="plain_loss"))
-    found = _finish_elsewhere(str(tmp_path / "own.py"), config, str(tmp_path / "runs"), made.eval_plan, 1)
+@needs_ray
+def test_plugins_reach_workers_of_a_cluster_that_was_running_before(tmp_path, monkeypatch, plugins):
+    import ray  # pyright: ignore[reportMissingImports] (an extra)
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        (tmp_path / "own.py").write_text(OWN_LOSS)
+        monkeypatch.setenv("LOOPED_PLUGINS", str(tmp_path / "own.py"))
+        made = slow(2)
+        config = replace(made.cells[0].config, train=made.cells[0].config.train.override(loss="plain_loss"))
+        with RayWorkers(1, 0.0, tmp_path / "runs", made.eval_plan) as workers:
+            workers.start(config)
+            ((_, found),) = workers.finished(seconds=120)
+    finally:
+        ray.shutdown()
     assert found.state == "finished", found.text
 
 
 @needs_ray
-@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:1", "ray://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "address", ["nonsense", "127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999", "10.0.0..1:6379", "127.0.0.1:\u00b2"]
+)
 def test_address_without_a_ray_cluster_is_one_line(address, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_ADDRESS", address)

@@ -142,9 +142,7 @@ class RayWorkers(Workers):
             try:
                 ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
             except (ConnectionError, ValueError, RuntimeError) as error:
-                reason = str(error).strip().partition("\n")[0]
-                address = os.environ.get("RAY_ADDRESS", "none")
-                raise InputError(f"RAY_ADDRESS: expected a running Ray cluster, got {address}: {reason}") from None
+                raise _no_cluster(os.environ.get("RAY_ADDRESS"), error) from None
         cluster = ray.cluster_resources()
         gpus = min(1.0, cluster.get("GPU", 0.0)) if gpus_per_run is None else gpus_per_run
         for name, wanted in (("GPU", gpus), ("CPU", float(cpus_per_run))):
@@ -203,13 +201,19 @@ def _import_ray() -> Any:
 def _require_reachable(address: str) -> None:
     """Raise InputError if nothing listens at an address of the form HOST:PORT. Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not (host and port.isdigit() and int(port) <= 65535):
+    if not (host and port.isdigit()):
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(f"RAY_ADDRESS: expected a running Ray cluster, got {address}: {reason}") from None
+    except (OSError, OverflowError, ValueError) as error:  # nobody listens, the port is too large, the host is no name
+        raise _no_cluster(address, error) from None
+
+
+def _no_cluster(address: str | None, error: Exception) -> InputError:
+    reason = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
+    if address is None:
+        return InputError(f"--on ray: cannot start Ray on this machine: {reason}")
+    return InputError(f"RAY_ADDRESS: expected a running Ray cluster, got {address[:80]}: {reason[:200]}")
 
 
 def _require_gpus(gpus_per_run: float | None) -> None:
