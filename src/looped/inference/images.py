@@ -79,12 +79,13 @@ def evaluate_images(
 ) -> tuple[Evaluation, list[ImageScore]]:
     """Return the plain evaluation on test puzzles, and the fraction that 1, 2, 4, ... and `num_images` images solve.
 
-    The first image is the puzzle itself, so the plain evaluation has its answers. `progress` counts the other images.
+    The first image is the puzzle itself, so the plain evaluation has its answers. `progress` counts images of puzzles.
     """
     task = _sudoku(task)
     symmetries = _symmetries(task, num_images)[1:]
     solved: dict[int, np.ndarray] = {}
     num_puzzles = num_held_out(task, "test", size, example_size)
+    total = num_images * num_puzzles
 
     def note(loop: int, number: int, start: int, images: np.ndarray, scores: Tensor) -> None:
         answers = scores.argmax(dim=-1).cpu().numpy()
@@ -98,7 +99,7 @@ def evaluate_images(
         size,
         loops,
         example_size=example_size,
-        progress=progress,
+        progress=None if progress is None else lambda done, _: progress(done, total),
         observe=lambda loop, start, batch, scores: note(loop, 0, start, batch.inputs, scores),
     )
     for start in range(0, num_puzzles, BATCH):
@@ -109,7 +110,7 @@ def evaluate_images(
             for loop, scores in read_outs(model, images, list(solved)):
                 note(loop, number, start, images, scores)
         if progress is not None:
-            progress(start + len(indices), num_puzzles)
+            progress(num_puzzles + len(symmetries) * (start + len(indices)), total)
     counts = sorted({*(2**power for power in range(num_images.bit_length())), num_images})
     return report, [_score(loop, solved[loop][:count]) for loop in sorted(solved) for count in counts]
 
