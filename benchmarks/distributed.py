@@ -8,6 +8,7 @@ The file is written after every shape.
 
 import argparse
 import json
+import math
 import os
 import socket
 import statistics
@@ -103,7 +104,7 @@ def measure(group: Group, device: torch.device, minutes: float) -> Iterator[dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=5.0, help="time after which no further shape is begun")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="time after which no further shape is begun")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     with socket.socket() as probe:
