@@ -112,6 +112,12 @@ def test_best_results_are_chosen_by_validation_and_not_by_the_test(name, first_i
     assert best.cell.recipe == ("fast" if first_is_better else "longer")
 
 
+def test_validation_of_several_seeds_is_the_mean_of_their_last_ones():
+    curves = [[{"samples": 1, "validation": 0.1}, {"samples": 2, "validation": last}] for last in (0.5, 0.75)]
+    records = tuple(replace(fake_record(replace(ACCURACY, seed=seed)), curve=curves[seed]) for seed in (0, 1))
+    assert CellResult(Cell("ED", "looped r=1", ACCURACY), records, ()).validation == 0.625
+
+
 def test_best_results_prefer_any_validation_to_none():
     one = experiment("table1-dense", "gpu").select(["ED40:looped r=50"])
     other = experiment("table1", "gpu").select(["ED40:looped r=50"])
