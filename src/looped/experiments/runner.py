@@ -30,7 +30,7 @@ PROGRESS_SECONDS = 20.0
 WAIT_FOR_OTHERS_SECONDS = 2.0
 MAX_SEEDS = 1000
 MAX_LOSSES = 3
-"""how often the worker of one run may die before the run counts as failed"""
+"""deaths of a run's worker after which the run is still started again"""
 
 
 class CellsFailed(InputError):

@@ -62,8 +62,8 @@ def conditioning_dense(scale: Scale) -> Experiment:
         "conditioning-dense",
         "What should depend on the loop? Dense answers, equal FLOPs",
         "The nine conditionings with the recipe dense: training has the answers for all prefixes as targets. Models "
-        "are also run for a quarter more loops than they were trained with, for half as many more, and for twice as "
-        "many, unless their conditioning has weights of its own for every loop.",
+        "are also run for 1.25, 1.5 and 2 times their trained loops, unless their conditioning has weights of its own "
+        "for every loop.",
         scale,
         _dense_conditioning_cells(scale, {}),
         against="none",

@@ -26,7 +26,7 @@ class KeyValueCache:
     def __init__(self, stack: LoopStack, num_loops: int, batch: int, capacity: int) -> None:
         config = stack.config
         shape = (num_loops, config.num_layers, 2, batch, config.num_heads, capacity, config.dim // config.num_heads)
-        with memory_for(f"{plural(capacity, 'token')} in {plural(num_loops, 'loop')}", "fewer of them"):
+        with memory_for(f"{plural(capacity, 'token')} in {plural(num_loops, 'loop')}", "fewer tokens or loops"):
             # Zeros, because a masked place must not hold NaN: 0 * NaN is NaN.
             self.memory = torch.zeros(shape, dtype=stack.compute_dtype, device=stack.device)
 
