@@ -5,6 +5,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
@@ -120,12 +121,19 @@ class _Harness:
         return merged(row for part in parts for row in self.found[part])
 
     def work(self) -> None:
-        """Carry out one part after the other, with one warm process, until none is waiting."""
+        """Carry out one part after the other, with one warm process, until none is waiting.
+
+        An error of the harness itself is printed at once, because `main` sees it only when the other jobs have ended.
+        """
         with Target(self.options.source) as target:
             train = [*training_arguments(target), "--out", "warm-up"]
             target.warm([train, *(command.split() for command in _WARM_UP)])
-            while (part := self._next()) is not None:
-                self._carry_out(target, *part)
+            try:
+                while (part := self._next()) is not None:
+                    self._carry_out(target, *part)
+            except Exception:
+                traceback.print_exc()
+                raise
 
     def _next(self) -> tuple[_Part, float] | None:
         """Return the next part and its share of the time that is left; None at the end."""
