@@ -32,7 +32,7 @@ _TRAINED = 60
 
 def flip_bits(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
     """Flip bits in the newest checkpoint of a killed run, then in the other files of a finished one."""
-    killed, finished = target.scratch / "flipped-run", target.fresh_folder("finished") / "run"
+    killed, finished = (target.fresh_folder(name) / "run" for name in ("flipped", "finished"))
     make_killed_run(target, killed, at_step=17)
     target.run(training(target).command, finished.parent)
     target.run(paper_run(target).command, finished.parent)

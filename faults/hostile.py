@@ -48,7 +48,7 @@ _INSTEAD: dict[str, Spoil] = {
 
 def hostile_runs(target: Target, *, full: bool, seed: int) -> Iterator[Tries]:
     """Put something else in the place of each file and folder of a run, then train it and ask it."""
-    kept = target.scratch / "hostile-run"
+    kept = target.fresh_folder("hostile") / "run"
     make_killed_run(target, kept, at_step=17)
     commands = {"train": training(target).command, "solve": ["solve", "run", "--json"], "check": ["check", "run"]}
     for name in [*sorted(files_in(kept)), "checkpoints", "result.json", "data.json"]:

@@ -8,7 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from faults import power
+from faults.bitflips import flip_bits
+from faults.hostile import hostile_runs
 from faults.kills import distinct
 from faults.mutations import mutated
 from faults.operations import Fault, Operation, build_shim, read_control, read_trace, write_control
@@ -16,6 +20,7 @@ from faults.server import counted
 from faults.table import Row, markdown, merged, summary
 from faults.target import Target
 from faults.tries import Journal, Result, Tries, carry_out
+from tests.paths import ROOT
 
 PROGRAM = """
 import os
@@ -191,3 +196,11 @@ def test_killed_runner_is_killed_at_the_operation_that_its_worker_counted(tmp_pa
     run_program(folder, Fault())
     control = tmp_path / "notes" / "control"
     assert counted(str(control)) == read_control(control)[0] == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [flip_bits, hostile_runs], ids=lambda family: family.__name__)
+def test_one_process_can_carry_out_both_halves_of_a_family(family):
+    with Target(ROOT) as target:
+        halves = [[tries.row for tries in family(target, full=False, seed=0)] for _ in range(2)]
+    assert halves[0] == halves[1] != []
