@@ -36,7 +36,7 @@ def _kill(target: Target, workload: Workload, operation: Operation, action: str)
     return result(problem and f"{problem} ({action}: {operation})", "reached" if outcome.hit else "not reached")
 
 
-_CHAINS = {"train": (120, 14), "data": (30, 4), "paper": (40, 4)}  # of all faults, of a sample
+_CHAINS = {"train": (150, 14), "data": (30, 4), "paper": (40, 4)}  # of all faults, of a sample
 _MOST_KILLS = 6
 
 
