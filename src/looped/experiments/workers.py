@@ -205,7 +205,7 @@ def _require_reachable(address: str) -> None:
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except (OSError, OverflowError, ValueError) as error:  # nobody listens, the port is too large, the host is no name
+    except (OSError, OverflowError, ValueError) as error:  # nobody listens, or such a host or port cannot be
         raise _no_cluster(address, error) from None
 
 
