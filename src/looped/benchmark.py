@@ -20,7 +20,8 @@ from looped.models.engines import choose_device, describe_device, set_engine
 from looped.tasks import Spec
 from looped.training.loss import TensorBatch, loop_loss
 from looped.training.step import Stepper
-from looped.utils.errors import InputError, require_one_of
+from looped.utils.errors import require_one_of
+from looped.utils.memory import OutOfMemory
 from looped.utils.types import Device, Engine
 
 ENGINES: tuple[Engine, ...] = get_args(Engine)
@@ -166,7 +167,7 @@ def bench_shapes(
                 step, used = _training_step(config, spec, batch, engine, place)
                 _seconds_to_prepare(step, place)
                 ms = round(1000 * _seconds(step, place, seconds), 3)
-            except (torch.OutOfMemoryError, InputError):  # a step turns the first into the second
+            except (torch.OutOfMemoryError, OutOfMemory):  # a step turns the first into the second
                 used, ms = engine, None
             yield {"seq_len": seq_len, "dim": dim, "batch": batch, "num_loops": num_loops, "engine": used, "ms": ms}
 

@@ -8,7 +8,9 @@ import torch
 
 from looped import benchmark
 from looped.cli.main import main
+from looped.utils.errors import InputError
 from tests.cli.command import answer, complaint
+from tests.refusal import refused
 
 LAPTOP = ("--preset", "laptop", "--device", "cpu")
 EAGER = (*LAPTOP, "--engines", "eager")
@@ -166,6 +168,15 @@ def test_bench_shapes_without_enough_memory_has_no_time(monkeypatch):
     monkeypatch.setattr(benchmark.Stepper, "gradients", fail)
     (row,) = benchmark.bench_shapes([benchmark.Shape(4, 64, 2)], ["eager"], num_loops=1, seconds=1e-3, device="cpu")
     assert row["ms"] is None
+
+
+def test_bench_shapes_with_a_mistake_ends_with_it(monkeypatch):
+    def refuse(*_args, **_options):
+        raise InputError("dim: expected another one, got 64")
+
+    monkeypatch.setattr(benchmark.Stepper, "gradients", refuse)
+    with refused("dim", 64):
+        list(benchmark.bench_shapes([benchmark.Shape(4, 64, 2)], ["eager"], num_loops=1, seconds=1e-3, device="cpu"))
 
 
 def test_bench_train_in_another_precision_says_so(capsys):

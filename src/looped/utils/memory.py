@@ -17,16 +17,20 @@ _MESSAGES = (
 )
 
 
+class OutOfMemory(InputError):
+    """The memory does not suffice."""
+
+
 @contextmanager
 def memory_for(what: str, hint: str) -> Iterator[None]:
-    """Raise InputError if this block runs out of memory: it was needed for `what`, and `hint` would need less."""
+    """Raise OutOfMemory if this block runs out of memory: it was needed for `what`, and `hint` would need less."""
     try:
         yield
     except (MemoryError, RuntimeError, TypeError, ValueError) as error:
         memory = exhausted_memory(error)
         if memory is None:
             raise
-        raise InputError(f"out of {memory} for {what}: try {hint}") from None
+        raise OutOfMemory(f"out of {memory} for {what}: try {hint}") from None
 
 
 def exhausted_memory(error: Exception) -> str | None:
