@@ -1,6 +1,6 @@
 """Questions beyond the paper, in the same form as its tables.
 
-Each study asks one question about edit distance 40 (or its small version), with few models.
+Each study asks one question with few models, most of them about edit distance 40 (or its small version).
 """
 
 import math
@@ -18,6 +18,7 @@ from looped.experiments.scales import (
     eval_plan,
     fit_budget,
     fit_budget_jointly,
+    layers_of,
     loops_of,
     scale_steps,
 )
@@ -203,6 +204,35 @@ def depth(scale: Scale) -> Experiment:
 
 def _cells(configs: dict[tuple[str, str], RunConfig]) -> tuple[Cell, ...]:
     return tuple(Cell(row, column, config) for (row, column), config in configs.items())
+
+
+def countdown(scale: Scale) -> Experiment:
+    """Compare standard and looped models on Countdown with more layers and with more examples."""
+    problem = "Countdown"
+    layers, total = layers_of(problem, scale), loops_of(problem, scale)[-1]
+    models: dict[str, dict[str, Any]] = {
+        f"standard L={layers}": {"block": "standard", "num_layers": layers},
+        f"standard L={total}": {"block": "standard", "num_layers": total},
+        f"looped 4 x {total // 4}": {"num_layers": 4, "num_loops": total // 4},
+        f"looped 2 x {total // 2}": {"num_layers": 2, "num_loops": total // 2},
+        f"looped 1 x {total}": {"num_loops": total},
+        f"modulated 1 x {total}": {"block": "modulated", "num_loops": total},
+    }
+    cells = []
+    for row, model in models.items():
+        config = fit_budget(base_config(problem, scale, **model), scale)
+        # Four times as long is more than ten minutes of a GPU.
+        for factor in (1, 2) if scale in FULL_SIZE else (1, 2, 4):
+            cells.append(Cell(row, f"{factor}x", scale_steps(config, factor)))
+    return _study(
+        "countdown",
+        "Countdown: more layers or more examples?",
+        "The models of the row Countdown of Table 1 with the most loops, and models between them: layers x loops, all of "
+        "the same depth but the first. Each is trained on the examples of Table 1, and on two and four times as many.",
+        scale,
+        tuple(cells),
+        against=f"looped 1 x {total}",
+    )
 
 
 def loops(scale: Scale) -> Experiment:
@@ -430,6 +460,7 @@ STUDIES: dict[str, Callable[[Scale], Experiment]] = {
     "conditioning-dense-parameters": conditioning_dense_parameters,
     "length": length,
     "depth": depth,
+    "countdown": countdown,
     "loops": loops,
     "fidelity": fidelity,
     "recipes": recipes,
