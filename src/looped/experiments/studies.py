@@ -227,8 +227,9 @@ def countdown(scale: Scale) -> Experiment:
     return _study(
         "countdown",
         "Countdown: more layers or more examples?",
-        "The models of the row Countdown of Table 1 with the most loops, and models between them: layers x loops, all of "
-        "the same depth but the first. Each is trained on the examples of Table 1, and on two and four times as many.",
+        "Standard and looped models of Table 1's row Countdown, and models between them, given as layers x loops. All "
+        "but the first apply as many layers. Each is trained on the examples of Table 1, and on two and four times as "
+        "many.",
         scale,
         tuple(cells),
         against=f"looped 1 x {total}",
