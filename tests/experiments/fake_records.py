@@ -10,7 +10,7 @@ import numpy as np
 
 from looped.config import RunConfig
 from looped.experiments.records import Record, run_key
-from looped.experiments.spec import Experiment
+from looped.experiments.spec import MANY_LOOPS, Experiment
 from looped.training.evaluation import Evaluation, LoopScore
 from looped.utils.stats import wilson
 from looped.utils.types import Split
@@ -40,6 +40,10 @@ def fake_record(config: RunConfig, target: float | None = None, experiment: Expe
         times = {name: evaluation(config, "test", draws, target) for name in plan.extrapolation}
         sizes = {f"{share:g} n": evaluation(config, "test", draws, 0.4) for share in plan.sizes}
         sets = times | sizes
+        if plan.many_loops:
+            names = [MANY_LOOPS, *(f"{MANY_LOOPS}, {name}" for name in plan.extrapolation)]
+            counts = [multiple * config.model.num_loops for multiple in plan.many_loops]
+            sets |= {name: evaluation(config, "test", draws, target, counts) for name in names}
     if config.task.name == "sudoku":
         sets |= {name: evaluation(config, "test", draws, share) for name, share in
                  (("10 clues", 0.9), ("8 clues", 0.7), ("6 clues", 0.3))}  # fmt: skip
@@ -66,9 +70,17 @@ def fake_record(config: RunConfig, target: float | None = None, experiment: Expe
     )
 
 
-def evaluation(config: RunConfig, split: Split, draws: np.random.Generator, target: float | None) -> Evaluation:
+def evaluation(
+    config: RunConfig,
+    split: Split,
+    draws: np.random.Generator,
+    target: float | None,
+    counts: list[int] | None = None,
+) -> Evaluation:
     loops = config.model.num_loops
-    counts = [1] if config.model.block == "standard" else sorted({*range(1, 2 * loops + 1, max(1, loops // 8)), loops})
+    if counts is None:
+        multiples = {*range(1, 2 * loops + 1, max(1, loops // 8)), loops}
+        counts = [1] if config.model.block == "standard" else sorted(multiples)
     rows = []
     for count in counts:
         nearness = math.exp(-(((count - loops) / max(1, loops / 2)) ** 2))

@@ -9,7 +9,7 @@ from typing import Any
 
 from looped.config import ModelConfig, RunConfig
 from looped.experiments.records import RECORD_NAME, Record, read_record, run_key, save_record, shrunk, training_curve
-from looped.experiments.spec import EvalPlan
+from looped.experiments.spec import MANY_LOOPS, EvalPlan, Extrapolation
 from looped.tasks.language import corpus
 from looped.training.evaluation import Evaluation
 from looped.training.logger import read_log
@@ -36,9 +36,14 @@ def loops_to_read(model: ModelConfig) -> list[int]:
 def wanted_names(config: RunConfig, plan: EvalPlan) -> list[str]:
     """Return the names that a record must have in `sets` and `extra` to satisfy the plan."""
     names = [size_name(multiple) for multiple in plan.sizes]
-    if config.model.block == "modulated":
-        names += plan.extrapolation
+    names += _extrapolations(config, plan)
+    if plan.many_loops:
+        names += [MANY_LOOPS, *(f"{MANY_LOOPS}, {name}" for name in _extrapolations(config, plan))]
     return [*names, *plan.texts, *([CONTINUITY] if plan.continuity else [])]
+
+
+def _extrapolations(config: RunConfig, plan: EvalPlan) -> tuple[Extrapolation, ...]:
+    return plan.extrapolation if config.model.block == "modulated" else ()
 
 
 def require_texts(plan: EvalPlan) -> None:
@@ -174,13 +179,17 @@ def _measurements(config: RunConfig, folder: Path, plan: EvalPlan) -> dict[str, 
     model = load_run(folder, choose_device(config.train.runtime.device)).model
     task, size, loops = config.task, plan.size, loops_to_read(config.model)
 
-    def test(on: Any, *, model: LoopModel = model, example_size: int | None = None) -> Evaluation:
+    many = [multiple * config.model.num_loops for multiple in plan.many_loops]
+
+    def test(
+        on: Any, *, model: LoopModel = model, loops: list[int] = loops, example_size: int | None = None
+    ) -> Evaluation:
         return evaluate(model, on, "test", size, loops, example_size=example_size)
 
     def test_on_training_examples() -> Evaluation:
         return evaluate_trained(model, config, config.train.num_steps, size)
 
-    def with_times(extrapolation: Any) -> LoopModel:
+    def with_times(extrapolation: Extrapolation) -> LoopModel:
         other = build_model(replace(config.model, extrapolation=extrapolation), task.spec).to(
             next(model.parameters()).device
         )
@@ -197,10 +206,15 @@ def _measurements(config: RunConfig, folder: Path, plan: EvalPlan) -> dict[str, 
     for multiple in plan.sizes:
         larger = round(multiple * usual)
         measurements[f"sets/{size_name(multiple)}"] = lambda larger=larger: test(task, example_size=larger)
-    if config.model.block == "modulated":
-        for extrapolation in plan.extrapolation:
-            measurements[f"sets/{extrapolation}"] = lambda extrapolation=extrapolation: test(
-                task, model=with_times(extrapolation), example_size=usual
+    if many:
+        measurements[f"sets/{MANY_LOOPS}"] = lambda: test(task, loops=many, example_size=usual)
+    for extrapolation in _extrapolations(config, plan):
+        measurements[f"sets/{extrapolation}"] = lambda extrapolation=extrapolation: test(
+            task, model=with_times(extrapolation), example_size=usual
+        )
+        if many:
+            measurements[f"sets/{MANY_LOOPS}, {extrapolation}"] = lambda extrapolation=extrapolation: test(
+                task, model=with_times(extrapolation), loops=many, example_size=usual
             )
     for text in plan.texts:
         measurements[f"sets/{text}"] = lambda text=text: test(replace(task, **{"text": text}))

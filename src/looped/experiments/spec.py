@@ -19,6 +19,11 @@ SCALE_TEXT: dict[Scale, str] = {
 }
 
 
+Extrapolation = Literal["clamp", "rescale"]
+MANY_LOOPS = "many loops"
+"""the test set of `EvalPlan.many_loops`"""
+
+
 @dataclass(frozen=True)
 class EvalPlan:
     """Evaluations of a trained run, beside its test set and the further test sets of its task."""
@@ -27,8 +32,10 @@ class EvalPlan:
     """examples per test set (None: the default of the task; for text, all of it)"""
     sizes: tuple[float, ...] = ()
     """also test on examples of these sizes, as multiples of the trained size (the task must allow them)"""
-    extrapolation: tuple[Literal["clamp", "rescale"], ...] = ()
+    extrapolation: tuple[Extrapolation, ...] = ()
     """also test with these time indices for loops beyond the trained number"""
+    many_loops: tuple[int, ...] = ()
+    """also test with these multiples of the trained loops, and with each `extrapolation` for them"""
     texts: tuple[str, ...] = ()
     """also test on the test splits of these texts"""
     continuity: bool = False

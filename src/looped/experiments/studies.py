@@ -22,7 +22,7 @@ from looped.experiments.scales import (
     loops_of,
     scale_steps,
 )
-from looped.experiments.spec import FULL_SIZE, Cell, Experiment, Scale
+from looped.experiments.spec import FULL_SIZE, MANY_LOOPS, Cell, Experiment, Scale
 from looped.models import build_model
 from looped.training.flops import estimated_flops
 
@@ -277,6 +277,45 @@ def loops(scale: Scale) -> Experiment:
     )
 
 
+def loops_dense(scale: Scale) -> Experiment:
+    """Test how models can be trained with dense answers to keep their answer for many more loops."""
+    num_loops = SCALE_SPECS[scale].study_loops
+    random = tuple(max(1, num_loops * part // 4) for part in (1, 2, 3, 4))
+    free, multiples = (0, 0, 0, num_loops, 3 * num_loops, 9 * num_loops), (1, 2, 5, 10, 20)
+    schedules: dict[str, dict[str, Any]] = {
+        "fixed": {},
+        "random": {"loop_schedule": "random", "loop_choices": random},
+        "free loops": {"free_loops": free},
+    }
+    rows: dict[str, tuple[RunConfig, str]] = {}
+    for name, schedule in schedules.items():
+        for block in BLOCKS:
+            config = _base(block, scale, dense_config)
+            config = replace(config, train=config.train.override(**schedule))
+            rows[f"{block}, {name}"] = config, f"sets/{MANY_LOOPS}"
+            if block == "looped":
+                continue
+            if name == "free loops":  # the only training that goes beyond the trained times
+                config = replace(config, model=replace(config.model, extrapolation="clamp"))
+            rows[f"{block}, {name}, clamp"] = config, f"sets/{MANY_LOOPS}, clamp"
+    configs = fit_budget_jointly({row: config for row, (config, _) in rows.items()}, scale)
+    return _study(
+        "loops-dense",
+        "Ten times the trained loops, dense answers",
+        "Models are trained with a fixed number of loops, a random one, or with free loops: in half of the batches, up "
+        "to nine times as many loops without a gradient come before the trained ones. The test has up to twenty times "
+        "the trained loops. Extra loops of a modulated model have the next time or, with clamp, the last trained one.",
+        scale,
+        tuple(
+            Cell(row, f"{loops} loops", configs[row], shows=shows, recipe="dense", at_loops=loops)
+            for row, (_, shows) in rows.items()
+            for loops in (multiple * num_loops for multiple in multiples)
+        ),
+        many_loops=multiples,
+        extrapolation=("clamp",),
+    )
+
+
 def fidelity(scale: Scale) -> Experiment:
     """Measure what each difference between the paper and its public code costs."""
     bases = _bases(scale)
@@ -463,6 +502,7 @@ STUDIES: dict[str, Callable[[Scale], Experiment]] = {
     "depth": depth,
     "countdown": countdown,
     "loops": loops,
+    "loops-dense": loops_dense,
     "fidelity": fidelity,
     "recipes": recipes,
     "equal-time": equal_time,
