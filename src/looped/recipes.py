@@ -42,7 +42,7 @@ _MODULATED_STRINGS = {"muon_learning_rate": 0.0015, "learning_rate": 1.5e-4, **_
 # Six lengths, because a jump from 30 to 60 letters destroys what the model has learned.
 _SIX_LENGTHS = {"size_schedule": "growing", "size_choices": (0.25, 0.4, 0.55, 0.7, 0.85, 1.0)}
 
-# With answers for all prefixes, a looped model trains at twice the learning rates and needs a tenth to a fiftieth of
+# With answers for all prefixes, a looped model trains at twice the learning rates and needs a fortieth to a fiftieth of
 # the paper's strings. Strings reach their full length after half of the steps, which takes two fifths of the time.
 _DENSE_STRINGS = {**_SIX_LENGTHS, **_GRADIENT_LIMITS, "batch_size": 128}
 _LOOPED_DENSE = {"muon_learning_rate": 0.004, "learning_rate": 4e-4}
