@@ -127,7 +127,8 @@ def _warn_if_rounded(
     error, tried = _error(net, model, dtype)
     if not isfinite(error):
         raise InputError(f"net: expected finite outputs, but {message}{_others(net, dtype)}")
-    message = f"{message}: the error of the model is up to {error:.3g} at the centres of {tried} cells"
+    # Other batch sizes add in another order and may round otherwise.
+    message = f"{message}: the error of the model is up to {error:.3g} at the centres of {tried} cells, in one batch"
     warnings.warn(message + _others(net, dtype), stacklevel=3)
 
 
@@ -147,7 +148,7 @@ def _why_not_exact(net: Approximation, numbers: Iterable[int | Fraction]) -> str
 
 
 def _error(net: Approximation, model: LoopModel, dtype: torch.dtype) -> tuple[float, int]:
-    """Return the largest error of the model at the centres of some cells, and the number of these cells."""
+    """Return the largest error of the model in a batch of the centres of some cells, and the number of these cells."""
     cells = served_cells(net, CELLS_TRIED)
     if not cells:
         return 0.0, 0
