@@ -3,7 +3,8 @@
 - `paper`: the settings of the paper (Appendix C)
 - `fast`: the settings that learned fastest in our measurements
 - `dense`: the string tasks, trained on the answers for all prefixes
-- `warm`: `dense`, from the weights of a shipped model of a smaller problem
+- `long`: `dense` with four times the steps, for models with few loops
+- `warm`: `dense`, from the weights of a shipped model
 - `laptop`: a small version of `fast` for two CPU cores
 - `laptop-dense`: the string tasks of `laptop`, trained on the answers for all prefixes
 
@@ -47,6 +48,9 @@ _SIX_LENGTHS = {"size_schedule": "growing", "size_choices": (0.25, 0.4, 0.55, 0.
 _DENSE_STRINGS = {**_SIX_LENGTHS, **_GRADIENT_LIMITS, "batch_size": 128}
 _LOOPED_DENSE = {"muon_learning_rate": 0.004, "learning_rate": 4e-4}
 _MODULATED_DENSE = {"muon_learning_rate": 0.003, "learning_rate": 3e-4}
+
+# A step of few loops is cheap, and models with few loops go on learning for longer.
+_LONG = 4
 
 # Shipped models know how to compare strings, so longer strings or more loops need a short training at lower rates.
 _WARM_STRINGS = {**_DENSE_STRINGS, "size_choices": (0.6, 0.7, 0.8, 0.9, 1.0)}
@@ -190,6 +194,21 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
         "lcs/looped": {"train": _LOOPED_DENSE},
         "lcs/modulated": {"train": _MODULATED_DENSE},
     },
+    "long": {
+        _ALL: _FAST,
+        "edit-distance": {
+            "task": {"answers": "prefixes"},
+            "train": {**_DENSE_STRINGS, "curriculum_steps": _LONG * 6000, "num_steps": _LONG * 10_000},
+        },
+        "edit-distance/looped": {"train": _LOOPED_DENSE},
+        "edit-distance/modulated": {"train": _MODULATED_DENSE},
+        "lcs": {
+            "task": {"answers": "prefixes"},
+            "train": {**_DENSE_STRINGS, "curriculum_steps": _LONG * 4800, "num_steps": _LONG * 8000},
+        },
+        "lcs/looped": {"train": _LOOPED_DENSE},
+        "lcs/modulated": {"train": _MODULATED_DENSE},
+    },
     "warm": {
         _ALL: _FAST,
         "edit-distance": {
@@ -245,7 +264,7 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     },
 }
 
-_STRING_RECIPES = ("dense", "warm", "laptop-dense")
+_STRING_RECIPES = ("dense", "long", "warm", "laptop-dense")
 
 
 def recipes_for(task: str) -> tuple[str, ...]:

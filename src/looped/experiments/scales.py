@@ -134,6 +134,13 @@ def dense_config(problem: str, scale: Scale, block: str, **model: Any) -> RunCon
     return base_config(problem, scale, block, "laptop-dense" if small else "dense", **model)
 
 
+def long_config(problem: str, scale: Scale, block: str, **model: Any) -> RunConfig:
+    """Return `dense_config` with four times the steps, except at the small scales."""
+    if SCALE_SPECS[scale].recipe == "laptop":
+        return dense_config(problem, scale, block, **model)
+    return base_config(problem, scale, block, "long", **model)
+
+
 def warm_config(problem: str, scale: Scale, block: str, **model: Any) -> RunConfig:
     """Return `dense_config` from the weights of a shipped model, if there is one for the block and the scale."""
     if block == "standard" or SCALE_SPECS[scale].recipe == "laptop":

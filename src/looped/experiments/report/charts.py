@@ -11,7 +11,7 @@ from looped.experiments.spec import Cell
 from looped.utils.stats import correlation
 from looped.viz.plots import COLOURS, GREY, PALETTE, Chart, Dots, Level, Lines, Series
 
-RECIPE_MARKERS = {"fast": "o", "dense": "s", "warm": "D", "paper": "^"}
+RECIPE_MARKERS = {"fast": "o", "dense": "s", "long": "P", "warm": "D", "paper": "^"}
 EXTRAPOLATIONS = ("clamp", "rescale")
 """test sets with the same examples, but other time indices beyond the trained loops"""
 FEWEST_RUNS = 5

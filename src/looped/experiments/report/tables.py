@@ -14,7 +14,7 @@ from looped.experiments.spec import Cell, Experiment
 from looped.training.schedules import trained_size
 from looped.utils.text import plural
 
-RECIPE_ORDER = ("paper", "fast", "dense", "warm")
+RECIPE_ORDER = ("paper", "fast", "dense", "long", "warm")
 SIGNS = {"agrees": "=", "better": "▲", "worse": "▼", "inconclusive": "?"}
 
 
