@@ -464,7 +464,7 @@ def text_loops(scale: Scale) -> Experiment:
         config = base_config("text", scale, block, **loops)
         config = replace(config, task=replace(config.task, **vocabulary))
         if full:
-            train = config.train.override(num_steps=3500, batch_size=256, ema_decay=0.999)
+            train = config.train.override(num_steps=2000, batch_size=256, ema_decay=0.999)
             config = replace(config, model=replace(config.model, **_EQUAL_TEXT_MODELS[block]), train=train)
         if block == "standard":
             cells.append(Cell("fixed", block, config))
