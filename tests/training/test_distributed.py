@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ import torch
 from looped.training import distributed
 from looped.training.distributed import ALONE, Group, joined, tree_sum
 from looped.training.trainer import Trainer
+from looped.utils import launch
 from looped.utils.errors import InputError
 from tests.experiments.test_runner import wait_until
 from tests.paths import ROOT
@@ -202,7 +202,6 @@ LOOPED = ["-m", "looped", "train", "edit-distance", "--recipe", "laptop", "--tas
     [
         (["--train.pieces", "1"], "train.pieces: expected a multiple of the 2 processes, got 1"),
         (["--train.device", "cuda"], "train.device: expected a GPU for every process"),
-        (["--train.peices", "2"], "did you mean --train.pieces"),
         (["--train.optimizer", "adamw", "--train.learning-rate", "1e30"], "expected a finite number"),
     ],
 )
@@ -240,6 +239,16 @@ def test_ranks_with_different_commands_are_one_line_of_one_rank(flag, value, par
     assert [line for each in ended for line in each.messages.splitlines() if line.startswith("looped: ")] == [
         f"looped: {part}. Start the same command on every machine."
     ]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_flag_that_one_rank_mistypes_ends_all_ranks_with_its_line(rank, tmp_path):
+    flags = {"last" if rank else "others": ["--train.peices", "2"]}
+    ended = finish_ranks(start_ranks(2, *LOOPED, "--out", str(tmp_path / "run"), **flags), seconds=60)
+    assert [each.code for each in ended] == [2, 2]
+    assert [each.messages.count("\n") for each in ended] == [1 - rank, rank]
+    assert "did you mean --train.pieces" in ended[rank].messages
     assert not (tmp_path / "run").exists()
 
 
@@ -291,9 +300,9 @@ def test_disk_that_is_full_on_rank_0_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_rank_that_cannot_reach_the_store_is_refused(rank, monkeypatch):
+def test_rank_that_cannot_reach_the_store_is_refused(rank, monkeypatch, capfd):
     """Rank 0 cannot listen where another process does, and nobody answers rank 1."""
-    monkeypatch.setattr(distributed, "CONNECT_TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr(distributed, "CONNECT_SECONDS", 0.1)
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     with socket.socket() as other:
         other.bind(("", 0))
@@ -304,6 +313,17 @@ def test_rank_that_cannot_reach_the_store_is_refused(rank, monkeypatch):
         with pytest.raises(InputError) as caught, joined("cpu"):
             pass
     assert caught.value.field == "MASTER_ADDR"
+    assert capfd.readouterr().err == "", "PyTorch has printed its own messages"
+
+
+def test_rank_0_without_the_others_is_refused(monkeypatch):
+    monkeypatch.setattr(launch, "CONNECT_SECONDS", 0.1)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    for name, value in environment(0, 2, free_port()).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError) as caught, joined("cpu"):
+        pass
+    assert caught.value.field == "WORLD_SIZE"
 
 
 def test_rank_whose_neighbour_dies_ends_with_one_line(tmp_path):

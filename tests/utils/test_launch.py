@@ -1,6 +1,10 @@
 """The environment that torchrun sets."""
 
+import socket
+import types
+
 import pytest
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
 from looped.cli.main import main
 from looped.utils import launch
@@ -44,16 +48,32 @@ SMALL_SWEEP = ["sweep", "edit-distance", "--recipe", "laptop", "--grid", "train.
 
 
 @pytest.mark.parametrize("words", [SMALL_TABLE, SMALL_SWEEP, ["tarin"], ["train", "sudoku", "--plugin", "missing.py"]])
-def test_mistake_that_every_rank_makes_is_reported_by_rank_0_alone(words, monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize("first", ["0", "1"])
+def test_mistake_before_the_ranks_connect_is_reported_by_the_first_alone(words, first, monkeypatch, capsys, tmp_path):
+    store = HashStore()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(launch, "connect_store", lambda seconds: store)
+    monkeypatch.setattr(launch, "atexit", types.SimpleNamespace(register=lambda *_: None))
     for each in TORCHRUN.items():
         monkeypatch.setenv(*each)
+    monkeypatch.setenv("RANK", first)
+    assert main(words) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.setenv("RANK", str(1 - int(first)))
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setenv("RANK", "0")
-    assert main(words) == 2
-    assert capsys.readouterr().err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_mistake_of_a_rank_that_cannot_reach_the_others_is_reported(monkeypatch, capsys):
+    monkeypatch.setattr(launch, "REPORT_SECONDS", 0.1)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    with socket.socket() as silent:
+        silent.bind(("", 0))
+        for each in {**TORCHRUN, "MASTER_PORT": str(silent.getsockname()[1])}.items():
+            monkeypatch.setenv(*each)
+        assert main(["tarin"]) == 2
+    assert capsys.readouterr().err.startswith("looped: unknown verb")

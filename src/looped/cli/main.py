@@ -17,7 +17,7 @@ from typing import NamedTuple
 from looped.cli import COMPLETE
 from looped.utils.errors import InputError, require, unknown
 from looped.utils.files import drop_parts
-from looped.utils.launch import reported_by_rank_0
+from looped.utils.launch import reported_once
 from looped.utils.signals import handling
 
 
@@ -105,12 +105,12 @@ def _run(arguments: list[str]) -> None:
 
         print(f"looped {__version__}")
     elif arguments[0] in VERBS:
-        with reported_by_rank_0():
+        with reported_once():
             arguments = _without_plugins(arguments)
         module, function = VERBS[arguments[0]].home.split(":")
         getattr(import_module(f"looped.cli.{module}"), function)(arguments[1:])
     else:
-        with reported_by_rank_0():
+        with reported_once():
             raise unknown("verb", arguments[0], VERBS)
 
 

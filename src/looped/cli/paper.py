@@ -11,7 +11,7 @@ import tyro
 
 from looped.cli.args import aligned, leading_name, parse, require_folder, show
 from looped.utils.errors import require
-from looped.utils.launch import reported_by_rank_0
+from looped.utils.launch import reported_once
 from looped.utils.text import duration
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _run(command: RunCommand) -> None:
     failures: list[str] = []
     for experiment in chosen:
         try:
-            with reported_by_rank_0():
+            with reported_once():
                 finished = run_experiment(
                     experiment,
                     command.root,

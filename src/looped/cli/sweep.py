@@ -10,7 +10,7 @@ import tyro
 from looped.cli.args import aligned, parse, show
 from looped.cli.train import parse_run
 from looped.utils.errors import require
-from looped.utils.launch import reported_by_rank_0
+from looped.utils.launch import reported_once
 
 if TYPE_CHECKING:
     from looped.experiments.spec import Cell, Experiment
@@ -55,7 +55,7 @@ def sweep(arguments: list[str]) -> None:
     from looped.experiments.runner import run_experiment, status
 
     experiment = _experiment(command, training)
-    with reported_by_rank_0():
+    with reported_once():
         run_experiment(
             experiment, command.root, num_seeds=command.seeds, num_workers=command.workers, minutes=command.minutes
         )

@@ -9,7 +9,7 @@ import tyro
 from looped.cli import COMPLETE
 from looped.cli.args import JSON_HELP, command_class, expand_train_flags, leading_task, parse, peek, show
 from looped.utils import plugins
-from looped.utils.launch import reported_by_rank_0
+from looped.utils.launch import reported_once
 from looped.utils.text import duration
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _CALLBACK_HELP = "your own callbacks, as FILE.py:CLASS (see looped.Callback)"
 
 def train(arguments: list[str]) -> None:
     """Train a model, or resume its training. Several processes that torchrun started train it together."""
-    with reported_by_rank_0():
+    with reported_once():
         parsed, config = parse_run(arguments)
 
     from looped import training

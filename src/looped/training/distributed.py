@@ -18,19 +18,17 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import Store
 
 from looped.config import TrainConfig
 from looped.utils.errors import InputError
-from looped.utils.launch import end_silently, launched_rank
+from looped.utils.launch import CONNECT_SECONDS, claims_report, connect_store, end_silently, launched_rank, wait_for
 from looped.utils.types import Device
 
 Value = TypeVar("Value")
 
 TIMEOUT = timedelta(minutes=30)
 """how long a rank waits for the others: an evaluation on rank 0 takes minutes"""
-CONNECT_TIMEOUT = timedelta(minutes=5)
-"""how long a rank tries to find the process that hosts the store"""
 
 # PyTorch 2.13 renamed it.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -160,12 +158,6 @@ class Group:
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def claims_report(self) -> bool:
-        """Return whether this rank is the first to report that the run failed."""
-        with suppress(RuntimeError):  # whoever hosts the store may be gone, but then it has reported
-            return self.store is not None and self.store.add("reports", 1) == 1
-        return False
-
 
 ALONE = Group()
 
@@ -183,13 +175,15 @@ def joined(device: Device = "auto") -> Iterator[Group]:
     if launched_rank() is None:
         yield ALONE
         return
-    group = Group(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), _connect_store())
+    store = connect_store(CONNECT_SECONDS)
+    store.set_timeout(TIMEOUT)
+    group = Group(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), store)
     try:
-        _start_collectives(group, device)
+        _start_collectives(group, store, device)
         yield group
         dist.barrier()  # a rank that disconnects while another still waits for it would abort that one
     except Exception as error:
-        is_first, lost = group.claims_report(), _is_lost_connection(error)
+        is_first, lost = claims_report(store), _is_lost_connection(error)
         if not is_first and (lost or isinstance(error, (InputError, OSError))):
             end_silently()
         if lost:
@@ -203,33 +197,16 @@ def joined(device: Device = "auto") -> Iterator[Group]:
             group.leave()
 
 
-def _connect_store() -> Store:
-    """Connect to the store of this start. A restart has keys of its own, because old ones name dead processes."""
-    rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
-    is_host = rank == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    try:
-        store = dist.TCPStore(address, port, int(size), is_host, timeout=CONNECT_TIMEOUT)  # pyright: ignore
-    except dist.DistError as error:
-        reason = str(error).partition("\n")[0]
-        is_late = "waiting for clients" in reason
-        expected = f"{size} processes to connect to it" if is_late else "an address at which rank 0 listens"
-        raise InputError(
-            f"MASTER_ADDR: expected {expected}, got {address}, port {port}, on rank {rank}: {reason}"
-        ) from None
-    store.set_timeout(TIMEOUT)
-    return PrefixStore(f"looped/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{size}", store)
-
-
-def _start_collectives(group: Group, device: Device) -> None:
+def _start_collectives(group: Group, store: Store, device: Device) -> None:
     """Start gloo and, on GPUs, NCCL. Raise InputError on every rank if one of them lacks its GPU."""
-    assert group.store is not None
     local_rank = int(os.environ.get("LOCAL_RANK", group.rank))
     num_gpus = 0 if device == "cpu" else torch.cuda.device_count()
     needs_gpu = device == "cuda" or num_gpus > 0
     # Through the store, because a rank without a GPU cannot take part in NCCL's collectives.
-    group.store.set(f"device of {group.rank}", "none" if needs_gpu and local_rank >= num_gpus else str(needs_gpu))
-    found = [group.store.get(f"device of {rank}").decode() for rank in range(group.size)]
+    keys = [f"device of {rank}" for rank in range(group.size)]
+    store.set(keys[group.rank], "none" if needs_gpu and local_rank >= num_gpus else str(needs_gpu))
+    wait_for(keys, store)
+    found = [store.get(key).decode() for key in keys]
     if len({*found}) > 1 or "none" in found:
         without = [str(rank) for rank in range(group.size) if found[rank] != str(True)]
         ranks = "rank" if len(without) == 1 else "ranks"
@@ -241,7 +218,7 @@ def _start_collectives(group: Group, device: Device) -> None:
         torch.cuda.set_device(local_rank)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if needs_gpu else "gloo",
-        store=group.store, rank=group.rank, world_size=group.size, timeout=TIMEOUT,
+        store=store, rank=group.rank, world_size=group.size, timeout=TIMEOUT,
     )  # fmt: skip
 
 

@@ -1,16 +1,30 @@
-"""Which of several processes this is, if torchrun started it. Needs no torch."""
+"""Which of several processes this is, if torchrun started it, and the store that they share.
 
+Only the store needs torch.
+"""
+
+import atexit
 import os
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NoReturn
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NoReturn
 
 from looped.utils.errors import InputError, require, require_field, require_within
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
 
 MAX_DIGITS = 9
 LINGER_SECONDS = 3.0
 """time for another rank to print why all fail, because torchrun ends every rank when the first one ends"""
+CONNECT_SECONDS = 300.0
+"""how long a rank waits until all ranks have connected"""
+REPORT_SECONDS = 30.0
+"""how long a rank that failed at once waits for the others"""
+KNOCK_SECONDS = 0.1
+"""time between two looks at what other ranks have done"""
 
 
 def launched_rank() -> int | None:
@@ -37,6 +51,76 @@ def require_not_launched(what: str) -> None:
         raise InputError(f"{what} starts its own processes: expected no torchrun, got WORLD_SIZE = {size}")
 
 
+def connect_store(seconds: float) -> "Store":
+    """Connect to the store of this start. A restart has keys of its own, because old ones name dead processes."""
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        if not _hosts_store():
+            _wait_for_host(address, port, seconds)
+        store = dist.TCPStore(address, port, int(size), _hosts_store(), wait_for_workers=False)  # pyright: ignore
+    except (dist.DistError, OSError, UnicodeError) as error:
+        reason, expected = str(error).partition("\n")[0], "an address at which rank 0 listens"
+        raise InputError(
+            f"MASTER_ADDR: expected {expected}, got {address}, port {port}, on rank {rank}: {reason}"
+        ) from None
+    store = PrefixStore(f"looped/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{size}", store)
+    store.add("connected", 1)
+    return store
+
+
+def _hosts_store() -> bool:
+    """Return whether this rank hosts the store: rank 0, unless torchrun's agent does."""
+    return os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
+
+def _wait_for_host(address: str, port: int, seconds: float) -> None:
+    """Wait until somebody listens, because PyTorch prints dozens of lines about every attempt that fails."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=seconds).close()
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(KNOCK_SECONDS)
+
+
+def claims_report(store: "Store") -> bool:
+    """Return whether this rank is the first to report that the run failed."""
+    with suppress(RuntimeError):  # whoever hosts the store may be gone, but then it has reported
+        return store.add("reports", 1) == 1
+    return False
+
+
+def wait_for(keys: list[str], store: "Store") -> None:
+    """Wait until other ranks have set these keys. End silently if one of them failed, and so reports why."""
+    size, end = int(os.environ["WORLD_SIZE"]), time.monotonic() + CONNECT_SECONDS
+    while not store.check(keys):
+        if store.check(["reports"]):
+            _outlast_others(store)
+            end_silently()
+        if time.monotonic() > end:
+            expected = f"{size} processes to connect within {CONNECT_SECONDS:.0f} seconds"
+            raise InputError(f"WORLD_SIZE: expected {expected}, got {store.add('connected', 0)}")
+        time.sleep(KNOCK_SECONDS)
+
+
+def _outlast_others(store: "Store") -> None:
+    """Wait until the others have seen that this start failed, if this rank hosts the store."""
+    if not _hosts_store():
+        return
+    size, end = int(os.environ["WORLD_SIZE"]), time.monotonic() + REPORT_SECONDS
+    with suppress(KeyboardInterrupt):
+        while store.add("connected", 0) < size and time.monotonic() < end:
+            time.sleep(KNOCK_SECONDS)
+        time.sleep(10 * KNOCK_SECONDS)
+
+
 def end_silently() -> NoReturn:
     """End this process with exit code 2, once another rank has had time to print why."""
     time.sleep(LINGER_SECONDS)
@@ -44,11 +128,20 @@ def end_silently() -> NoReturn:
 
 
 @contextmanager
-def reported_by_rank_0() -> Iterator[None]:
-    """Let rank 0 alone report an InputError that every rank raises, such as one about the command line."""
+def reported_once() -> Iterator[None]:
+    """Let one rank report an InputError from before the ranks connect, such as a mistyped flag, and end all of them.
+
+    Every rank may have made the mistake. Or the ranks of one machine have, and then the others wait for them.
+    """
     try:
         yield
     except InputError:
-        if launched_rank():
-            end_silently()
+        if launched_rank() is None:
+            raise
+        with suppress(InputError, RuntimeError):  # if the ranks cannot meet, each one reports its own mistake
+            store = connect_store(REPORT_SECONDS)
+            is_first = claims_report(store)
+            atexit.register(_outlast_others, store)
+            if not is_first:
+                end_silently()
         raise
