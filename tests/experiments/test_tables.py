@@ -237,15 +237,60 @@ def test_dense_table_has_the_string_cells_of_table_1_and_none_of_its_runs(scale)
     assert not {cell.config for cell in dense.values()} & {cell.config for cell in table.values()}
 
 
-def test_warm_table_starts_from_shipped_models_of_smaller_problems():
+@pytest.mark.parametrize("scale", ["gpu", "paper"])
+def test_long_table_has_the_dense_cells_with_few_loops_and_four_times_their_steps(scale):
+    dense, cells = cells_of("table1-dense", scale), cells_of("table1-long", scale)
+    assert list(cells) == [name for name in dense if name.endswith((" r=5", " r=10"))]
+    for name, cell in cells.items():
+        other = dense[name].config
+        steps, curriculum = other.train.num_steps, other.train.curriculum.curriculum_steps
+        longer = other.train.override(num_steps=4 * steps, curriculum_steps=4 * curriculum)
+        assert cell.config == replace(other, train=longer)
+        assert (cell.recipe, cell.paper) == ("long", dense[name].paper)
+
+
+@pytest.mark.parametrize("name", ["table1-long", "table1-warm"])
+def test_tables_of_other_recipes_have_the_dense_runs_at_small_scales(name):
+    dense = cells_of("table1-dense", "laptop")
+    assert all(cell.config == dense[each].config for each, cell in cells_of(name, "laptop").items())
+
+
+def test_warm_table_starts_from_shipped_models_of_strings_that_are_as_long_or_shorter():
     cells = experiment("table1-warm", "gpu").cells
-    assert len(cells) == 12
+    assert len(cells) == 14
     for cell in cells:
         shipped = read_shipped(cell.config.train.init_from)[0].config
         assert shipped.model == replace(cell.config.model, num_loops=shipped.model.num_loops)
-        assert (shipped.task.length, shipped.model.num_loops) != (cell.config.task.length, cell.config.model.num_loops)
+        assert shipped.task.length <= cell.config.task.length
         assert shipped.task.name == cell.config.task.name
         assert cell.paper is not None
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_countdown_study_has_models_of_equal_depth_and_the_runs_of_table_1(scale):
+    cells = cells_of("countdown", scale)
+    depths = {cell.row: cell.config.model.num_layers * cell.config.model.num_loops for cell in cells.values()}
+    assert len({*list(depths.values())[1:]}) == 1
+    table = {run_key(config) for config in experiment("table1", scale).select(["Countdown:*"]).configs()}
+    assert len(table & {run_key(cell.config) for cell in cells.values()}) == 3
+    for name, cell in cells.items():
+        once = cells[f"{cell.row}:1x"].config
+        factor = int(name.removesuffix("x").rpartition(":")[2])
+        assert cell.config == replace(once, train=once.train.override(num_steps=factor * once.train.num_steps))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_dense_study_of_loops_reads_every_model_up_to_twenty_times_its_loops(scale):
+    made = experiment("loops-dense", scale)
+    num_loops = made.cells[0].config.model.num_loops
+    for row in made.rows:
+        own = [cell for cell in made.cells if cell.row == row]
+        assert [cell.at_loops for cell in own] == [multiple * num_loops for multiple in (1, 2, 5, 10, 20)]
+        assert {cell.shows for cell in own} <= {"sets/many loops", "sets/many loops, clamp"}
+        assert ("clamp" in row) == own[0].shows.endswith("clamp")
+    assert max(made.cells[-1].config.train.free_loops) == 9 * num_loops
+    dense = {run_key(config) for config in experiment("table1-dense", scale).configs()}
+    assert len(dense & {run_key(config) for config in made.configs()}) == 2
 
 
 def test_studies_share_their_runs_with_table_1():

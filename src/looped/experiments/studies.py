@@ -228,8 +228,8 @@ def countdown(scale: Scale) -> Experiment:
         "countdown",
         "Countdown: more layers or more examples?",
         "Standard and looped models of Table 1's row Countdown, and models between them, given as layers x loops. All "
-        "but the first apply as many layers. Each is trained on the examples of Table 1, and on two and four times as "
-        "many.",
+        "but the first apply as many layers. Each is trained on the examples of Table 1, on twice as many and, on "
+        "small problems, on four times as many.",
         scale,
         tuple(cells),
         against=f"looped 1 x {total}",
