@@ -257,6 +257,10 @@ class Kernel:
         return launch
 
 
+def _jit(function=None, **_options):
+    return Kernel if function is None else Kernel(function)
+
+
 def _load(pointer: Pointer, mask=None, other=None) -> Tensor:
     if mask is None:
         return pointer.memory[pointer.places]
@@ -345,7 +349,7 @@ def emulated(name: str, num_multiprocessors: int = 2) -> ModuleType:
     gluon = "triton.experimental.gluon"
     language = _module(f"{gluon}.language", **LANGUAGE)
     changed = {
-        gluon: _module(gluon, jit=Kernel, language=language),
+        gluon: _module(gluon, jit=_jit, language=language),
         language.__name__: language,
         f"{gluon}.language.nvidia.hopper": _module("hopper", **HOPPER),
         f"{gluon}.nvidia.hopper": _module("host", TensorDescriptor=Descriptor),

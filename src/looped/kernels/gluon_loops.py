@@ -310,7 +310,8 @@ def _load_matrices(matrices, steps, work, thin, wide, FF: gl.constexpr):
                 _load_box(w_back, t * back_step, chunk * 64, wide, chunk)
 
 
-@gluon.jit
+# Compile once, whatever the batch and the loops: another version would take seconds and be no faster.
+@gluon.jit(do_not_specialize=("sequences", "first_loop", "end_loop"))
 def _all_loops(
     x_ptr, state_ptr, inject_ptr, angles_ptr, b_in_ptr, b_back_ptr, w_qkv, w_out, w_in, w_back, qkv_step, out_step,
     in_step, back_step, b_in_step, b_back_step, norms_box, qkv_box, qkv_ptr, inverses_ptr, kept_loops, sequences,
