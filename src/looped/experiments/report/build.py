@@ -9,9 +9,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from looped.experiments.records import Record, seedless_key
-from looped.experiments.report.charts import further_charts, main_charts
+from looped.experiments.report.charts import MARKER_NAMES, RECIPE_MARKERS, further_charts, main_charts
 from looped.experiments.report.compare import CellResult, distinct_results
 from looped.experiments.report.tables import (
+    RECIPE_TEXTS,
     SIGNS,
     Table,
     cost_text,
@@ -140,9 +141,11 @@ def write_report(report: Report, out: Path) -> Path:
         lstrip_blocks=True,
     )
     css = resources.files("looped.experiments.report").joinpath("report.css").read_text(encoding="utf-8")
-    recipes = recipes_of(result for section in report.tables for result in section.results)
+    shown = recipes_of(result for section in report.tables for result in section.results)
+    recipes = {name: text for name, text in RECIPE_TEXTS.items() if name in ("paper", "fast", *shown)}
+    markers = {name: MARKER_NAMES.get(RECIPE_MARKERS[name]) for name in recipes if name in shown}
     page = environment.get_template("report.html.j2").render(
-        report=report, css=css, signs=SIGNS, scales=SCALE_TEXT, recipes=recipes
+        report=report, css=css, signs=SIGNS, scales=SCALE_TEXT, recipes=recipes, markers=markers
     )
     save_text(out / "index.html", page)
     return out / "index.html"

@@ -14,7 +14,14 @@ from looped.experiments.spec import Cell, Experiment
 from looped.training.schedules import trained_size
 from looped.utils.text import plural
 
-RECIPE_ORDER = ("paper", "fast", "dense", "long", "warm")
+RECIPE_TEXTS = {
+    "paper": "is what the paper states",
+    "fast": "learns the most in minutes on one GPU",
+    "dense": "also trains on the answers for all prefixes",
+    "long": "is dense with four times the steps",
+    "warm": "is dense from the weights of a shipped model",
+}
+"""the known recipes in the order of their columns"""
 SIGNS = {"agrees": "=", "better": "▲", "worse": "▼", "inconclusive": "?"}
 
 
@@ -66,7 +73,8 @@ def paper_text(cell: Cell) -> str:
 def recipes_of(results: Iterable[CellResult]) -> list[str]:
     """Return the recipes that have results, the known ones first."""
     names = dict.fromkeys(one.cell.recipe for one in results)
-    return sorted(names, key=lambda name: RECIPE_ORDER.index(name) if name in RECIPE_ORDER else len(RECIPE_ORDER))
+    order = list(RECIPE_TEXTS)
+    return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
 
 def rows_table(
@@ -227,7 +235,7 @@ def _place(config: RunConfig) -> tuple[Any, ...]:
 
 def _counted(counts: Counter[str]) -> str:
     last = ("other", "given up")
-    names = [*RECIPE_ORDER, *sorted({*counts} - {*RECIPE_ORDER, *last}), *last]
+    names = [*RECIPE_TEXTS, *sorted({*counts} - {*RECIPE_TEXTS, *last}), *last]
     return ", ".join(f"{counts[name]} {name}" for name in names if counts[name])
 
 
