@@ -113,6 +113,26 @@ def test_page_explains_itself_first_and_folds_all_but_tables_and_studies(whole, 
     assert len(page.visible) < 600  # pieces of text: the page stays readable
 
 
+def test_page_explains_the_marker_and_the_settings_of_every_recipe_that_it_shows(tmp_path):
+    group = [experiment(name, "gpu").select(["ED40:*"]) for name in ("table1", "table1-long", "table1-warm")]
+    page = page_of(build_report(fake_records(group), group), tmp_path)
+    text = " ".join(page.visible).partition("How to read this page")[2].partition("Table 1")[0]
+    assert "plus signs long , diamonds warm ." in text
+    assert "long is dense with four times the steps" in text
+    assert "squares" not in text  # no run has the recipe dense
+    assert page.tables[0][0] == ["", "paper", "ours, fast", "ours, long", "ours, warm"]
+
+
+def test_further_test_sets_leave_out_the_test_after_many_loops(tmp_path):
+    """The runs that the dense table and the study of many loops share have such sets."""
+    study = experiment("loops-dense", "gpu")
+    dense = experiment("table1-dense", "gpu").select(["ED40:*r=50"])
+    section = build_report(fake_records([study]), [dense]).tables[0]
+    (record,) = {run.key: run for one in section.results for run in one.records if one.block == "looped"}.values()
+    assert "many loops" in record.sets
+    assert not [panel for panel in section.further if "many loops" in panel.svg]
+
+
 def test_page_opens_small_problems_if_there_is_nothing_else(tmp_path):
     text = write_report(build_report(fake_records([LAPTOP]), [LAPTOP]), tmp_path).read_text()
     assert '<details open id="table1-laptop">' in text

@@ -7,11 +7,13 @@ from typing import Any
 from looped.experiments.metrics import Metric, metric_named, metric_of
 from looped.experiments.report.compare import CellResult, distinct_records, grouped
 from looped.experiments.report.tables import row_name
-from looped.experiments.spec import Cell
+from looped.experiments.spec import MANY_LOOPS, Cell
 from looped.utils.stats import correlation
 from looped.viz.plots import COLOURS, GREY, PALETTE, Chart, Dots, Level, Lines, Series
 
 RECIPE_MARKERS = {"fast": "o", "dense": "s", "long": "P", "warm": "D", "paper": "^"}
+MARKER_NAMES = {"s": "squares", "P": "plus signs", "D": "diamonds", "^": "triangles"}
+"""all markers but the dots, which any recipe may have"""
 EXTRAPOLATIONS = ("clamp", "rescale")
 """test sets with the same examples, but other time indices beyond the trained loops"""
 FEWEST_RUNS = 5
@@ -201,8 +203,8 @@ def further_test_sets(results: Sequence[CellResult]) -> list[Dots]:
     charts = []
     for title, members in _largest(results).items():
         metric = metric_named(own := members[0].cell.config.task.metric)
-        all_names = [name for one in members for name in one.records[0].sets if name not in EXTRAPOLATIONS]
-        names = tuple(dict.fromkeys(all_names))
+        all_names = [name for one in members for name in one.records[0].sets]
+        names = tuple(name for name in dict.fromkeys(all_names) if not _has_the_tests_examples(name))
         series = []
         for one in members:
             found = {names.index(name): test for name, test in one.records[0].sets.items() if name in names}
@@ -214,6 +216,11 @@ def further_test_sets(results: Sequence[CellResult]) -> list[Dots]:
             axis = {"x_range": metric.axis_range, "percent": metric.is_share}
             charts.append(Dots(title, metric.label, names, tuple(series), **axis))
     return charts
+
+
+def _has_the_tests_examples(name: str) -> bool:
+    """Return whether a set is the test itself, read with other time indices or after more loops."""
+    return name in EXTRAPOLATIONS or name.startswith(MANY_LOOPS)
 
 
 def _label(one: CellResult, members: Sequence[CellResult]) -> str:
