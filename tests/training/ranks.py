@@ -35,6 +35,9 @@ CASES: dict[str, RunConfig] = {
     "random loops, fixed set": tiny(
         train={"loop_schedule": "random", "loop_choices": (1, 2, 3), "num_examples": 21, "num_steps": 6}
     ),
+    "dropout, random starts, free loops": tiny(
+        model={"block": "looped", "dropout": 0.2, "start": "random"}, train={"free_loops": (0, 3), "accumulation": 4}
+    ),
     "weighted positions": tiny(
         train=MUON, task=EditDistance(length=4, alphabet=3, max_letters=3, answers="prefixes")
     ),

@@ -95,7 +95,7 @@ def test_pieces_any_number_of_ranks_trains_the_same_bits(found, case):
     assert len(set(hashes.values())) == 1, hashes
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [name for name, config in CASES.items() if not config.model.is_random])
 def test_all_reduce_loss_curves_agree_closely(found, case):
     """Rounding differs, and Muon's bfloat16 iteration amplifies that. The growth limit sees fewer examples per rank."""
     curves = [torch.tensor(found[size]["cases"]["without pieces"][case]) for size in found]

@@ -1,5 +1,9 @@
 """One optimizer step: gradients, clipping, spike guard, optimizer, average. Nothing here waits for the device."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,10 +28,13 @@ class Stepper:
     With a group of several ranks, each call gets this rank's share of the batch, and every rank takes the same step.
     """
 
-    def __init__(self, model: LoopModel, config: TrainConfig, device: torch.device, group: Group = ALONE) -> None:
+    def __init__(
+        self, model: LoopModel, config: TrainConfig, device: torch.device, group: Group = ALONE, seed: int = 0
+    ) -> None:
         group.require_fit(config)
         optimizer, runtime = config.optimizer, config.runtime
         self.model, self.config, self.device, self.group = model, config, device, group
+        self._seed, self._step_number = seed, 0
         self.sharded = ShardedLoss(model, self._loss, group) if runtime.shard else None
         self.optimizer = Optimizer(model, optimizer)
         self.average = None if optimizer.ema_decay is None else Average(model, optimizer.ema_decay)
@@ -55,6 +62,7 @@ class Stepper:
 
         Return loss, accuracy, gradient norm, and 1 if the step was skipped or 0 if not.
         """
+        self._step_number = step
         self.optimizer.lr_fraction.fill_(lr_fraction)
         if self.average is not None:
             self.average.set_step(step)
@@ -132,7 +140,8 @@ class Stepper:
         total_weight = self.group.all_gather(torch.stack([piece.mask.sum() for piece in pieces])).sum()
         part_size = max(1, len(batch.inputs) * self.group.size // train.accumulation)
         loops = num_loops, free_loops
-        sums = tree_sum(self._backward(piece, part_size, total_weight, *loops) for piece in pieces)
+        numbered = enumerate(pieces, start=self.group.rank * num_pieces)
+        sums = tree_sum(self._backward(number, piece, part_size, total_weight, *loops) for number, piece in numbered)
         in_tree = train.pieces is not None
         gradients = sums[:-1] if self.sharded is not None else self.group.sum(sums[:-1], in_tree=in_tree)
         (totals,) = self.group.sum(sums[-1:], in_tree=in_tree)
@@ -140,19 +149,31 @@ class Stepper:
             parameter.grad = gradient
         return totals
 
+    @contextmanager
+    def _random_numbers_of(self, piece: int) -> Iterator[None]:
+        """Make dropout and random starts a function of seed, step and piece, so that there is no state to save."""
+        if not self.model.config.is_random:
+            yield
+            return
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            key = np.random.SeedSequence((self._seed, self._step_number, piece))
+            torch.manual_seed(int(key.generate_state(1, np.uint64)[0]) >> 1)
+            yield
+
     def _backward(
-        self, piece: TensorBatch, part_size: int, total_weight: Tensor, num_loops: int, free_loops: int
+        self, number: int, piece: TensorBatch, part_size: int, total_weight: Tensor, num_loops: int, free_loops: int
     ) -> list[Tensor]:
-        """Return what a piece adds to the gradients and, last in the list, to loss and accuracy."""
+        """Return what piece `number` adds to the gradients and, last in the list, to loss and accuracy."""
         self.optimizer.zero_grad()
         exact = torch.float32 if self.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
         totals = torch.zeros(2, device=self.device, dtype=exact)
-        for part in _split(piece, part_size):
-            output = (self.sharded or self._loss)(part, num_loops, free_loops)
-            weight = part.mask.sum() / total_weight
-            (output.loss * weight).backward()
-            totals += torch.stack((output.loss.detach(), output.accuracy)).to(exact) * weight
-            del output  # free its graph before the next part builds its own
+        with self._random_numbers_of(number):
+            for part in _split(piece, part_size):
+                output = (self.sharded or self._loss)(part, num_loops, free_loops)
+                weight = part.mask.sum() / total_weight
+                (output.loss * weight).backward()
+                totals += torch.stack((output.loss.detach(), output.accuracy)).to(exact) * weight
+                del output  # free its graph before the next part builds its own
         return [*(parameter.grad for parameter in self._with_gradients()), totals]  # pyright: ignore[reportReturnType]
 
     def _loss(self, batch: TensorBatch, num_loops: int, free_loops: int) -> LossOutput:

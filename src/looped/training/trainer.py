@@ -12,7 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -131,7 +130,7 @@ class Trainer:
         origin, previous = config.train.init_from, config.train.continue_from
         if is_new and origin is not None:
             self._load_initial_weights(origin)
-        self.stepper = Stepper(self.model, config.train, self.device, group)
+        self.stepper = Stepper(self.model, config.train, self.device, group, config.seed)
         if is_new and previous is not None:
             self._continue_from(RunFolder(previous))
 
@@ -335,21 +334,9 @@ class Trainer:
     def train_step(self, step: int, batch: TensorBatch) -> Tensor:
         """Run one optimizer step and return the outcome of `Stepper`, still on the device."""
         config = self.config
-        with self._random_numbers_of(step):
-            return self.stepper(
-                step, batch, loops_at(step, config), lr_fraction(step, config.train), free_loops_at(step, config)
-            )
-
-    @contextmanager
-    def _random_numbers_of(self, step: int) -> Iterator[None]:
-        """Make dropout and random starts a function of seed, step and rank, so that there is no state to save."""
-        if not self.config.model.is_random:
-            yield
-            return
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            key = np.random.SeedSequence((self.config.seed, step, self.group.rank))
-            torch.manual_seed(int(key.generate_state(1, np.uint64)[0]) >> 1)
-            yield
+        return self.stepper(
+            step, batch, loops_at(step, config), lr_fraction(step, config.train), free_loops_at(step, config)
+        )
 
     def request_stop(self) -> None:
         """Stop after the current step, with a checkpoint. A callback may call this."""
