@@ -8,6 +8,7 @@ import torch
 
 from looped import Callback
 from looped.config import RunConfig
+from looped.models.stack import MOST_LOOPS
 from looped.training.flops import training_flops
 from looped.training.loss import TensorBatch, loss_and_answers, objective, to_device
 from looped.training.run_folder import RunFolder
@@ -155,3 +156,19 @@ def test_free_loops_of_a_standard_model_raise():
     with pytest.raises(InputError) as caught:
         RunConfig(TASK, replace(MODEL, block="standard", num_loops=1), tiny(train={"free_loops": (3,)}).train)
     assert caught.value.field == "free_loops"
+
+
+def test_free_loops_that_a_table_has_no_rows_for_raise():
+    with pytest.raises(InputError) as caught:
+        tiny(model={"conditioning": "table"}, train={"free_loops": (0, 0, 4)})
+    assert caught.value.field == "free_loops"
+    tiny(model={"conditioning": "table", "extrapolation": "clamp"}, train={"free_loops": (0, 0, 4)})
+    tiny(model={"conditioning": "table"}, train={"free_loops": (0,)})
+
+
+def test_more_free_loops_than_a_stack_can_run_raise_before_the_first_step(tmp_path):
+    config = tiny(train={"free_loops": (0,) * 7 + (MOST_LOOPS,)})
+    with pytest.raises(InputError) as caught:
+        train(config, tmp_path / "run", quiet=True)
+    assert caught.value.field == "train.free_loops"
+    assert not (tmp_path / "run").exists()

@@ -20,6 +20,7 @@ from looped.models import build_model
 from looped.models.engines import choose_device, describe_device
 from looped.models.model import load_weights, with_new_classes
 from looped.models.pretrained import read_shipped, require_no_near_miss, resolve_name
+from looped.models.stack import MOST_LOOPS
 from looped.recipes import configure
 from looped.serde import by_path
 from looped.tasks import Split
@@ -214,6 +215,9 @@ class Trainer:
         """Check everything that training needs, then run the first step and return its outcome."""
         config = self.config
         require_tracker(config.train.runtime.track)
+        free_loops = config.train.free_loops
+        right = config.model.num_loops + max(free_loops, default=0) <= MOST_LOOPS
+        require_field(right, "train.free_loops", f"at most {MOST_LOOPS:,} loops with the trained ones", free_loops)
         for size in sizes(config):
             config.task.sample(config.seed, "train", [0], size)
         num_held_out(config.task, "validation", config.train.runtime.eval_size, trained_size(config))
