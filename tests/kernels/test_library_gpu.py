@@ -29,6 +29,15 @@ def test_product_matches_float64(transposed, biased):
     assert any(shape.biased == biased and shape.rows == 8200 for shape in library._matmuls)
 
 
+def test_product_without_timing_leaves_no_algorithm_behind():
+    draw = Draw()
+    left, right = draw(8211, 768, dtype=BFLOAT16), draw(768, 512, dtype=BFLOAT16)
+    with library.without_timing():
+        found = library.product(left, right, transposed=False)
+    assert_near(found, left.double() @ right.double(), 1e-2)
+    assert not any(shape.rows == 8211 for shape in library._matmuls)
+
+
 @pytest.mark.parametrize("batch", [1, 3])
 def test_products_over_tokens_match_float64(batch):
     draw = Draw()

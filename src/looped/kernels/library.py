@@ -7,7 +7,9 @@ way to choose an algorithm.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -95,13 +97,25 @@ def _usable(*given: Tensor | None) -> bool:
 
 
 _matmuls: dict[_Shape, "_Matmul | None"] = {}
+_may_time: ContextVar[bool] = ContextVar("may_time", default=True)
+
+
+@contextmanager
+def without_timing() -> Iterator[None]:
+    """Time no new shapes inside this block, because they will seldom come back."""
+    before = _may_time.set(False)
+    try:
+        yield
+    finally:
+        _may_time.reset(before)
 
 
 def _chosen(shape: _Shape) -> "_Matmul | None":
     """Return the matmul with its fastest algorithm, or None if PyTorch is faster or cuBLASLt cannot be called."""
     if shape not in _matmuls:
-        if torch.cuda.is_current_stream_capturing():
-            return None  # nothing can be timed during a capture
+        # Nothing can be timed during a capture.
+        if not _may_time.get() or torch.cuda.is_current_stream_capturing():
+            return None
         try:
             _matmuls[shape] = _fastest(shape)
         except (OSError, AttributeError, RuntimeError):  # no such library, or another interface
