@@ -4,9 +4,9 @@
 
 A fixed number of loops counts as good if its accuracy is at most 0.2 points below the rule's, or its perplexity at most
 0.2 % above. The two are timed in turn, so that other work on the machine slows both alike, and the medians count.
-A language model reads the first 64 tokens of windows one by one with its cache, as it does when it writes. On a GPU,
-puzzles and strings with fixed loops are timed once more, with the engine that the device gives the model. The file is
-written after every rule.
+A language model reads the first 64 tokens of windows one by one with its cache, as it does when it writes. On a GPU the
+engine computes the loops of puzzles and strings in blocks, and fixed loops are timed once more, all at once. The file
+is written after every rule.
 """
 
 import argparse
@@ -77,7 +77,7 @@ class Examples:
         return [row.metrics[self.run.task.metric] for row in self.run.evaluate(range(1, most + 1), self.size).rows]
 
     def engine_seconds(self, loops: int) -> float:
-        """Return the time of a fixed number of loops with the engine of the model."""
+        """Return the time of a fixed number of loops that the engine of the model computes at once."""
         inputs = self.run.task.sample(EVALUATION_SEED, "test", range(self.size)).inputs
         parts = torch.from_numpy(inputs).to(self.run.model.stack.device).split(self.batch)
         with torch.no_grad():

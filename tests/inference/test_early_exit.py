@@ -8,12 +8,15 @@ import torch
 
 from looped.inference.early_exit import WATCHERS, ExitRule, answer_early, read_early
 from looped.inference.exit_evaluation import evaluate_exits
-from looped.models import LoopModel, build_model
+from looped.models import LoopModel, LoopStack, build_model
+from looped.models.engines import set_engine
+from looped.models.fused import FusedLoops
+from looped.models.stack import Advance
 from looped.tasks import Spec
 from looped.training.evaluation import evaluate
 from looped.utils.errors import InputError
 from tests.cli.command import answer, complaint
-from tests.models.cases import SHARED, TOKENS, VECTORS, examples, small
+from tests.models.cases import SHARED, TOKENS, VECTORS, examples, interpreted, small
 
 RULES = ("stable:2", "stable:4", "entropy:1.5", "change:0.3", "budget:3")
 MOST = 9
@@ -22,6 +25,13 @@ MOST = 9
 def slow_model(spec: Spec, **knobs) -> LoopModel:
     """Return a model whose answers settle after different numbers of loops."""
     return build_model(small(**{"block": "looped", "dim": 16, "num_loops": 4, "positions": "rotary"} | knobs), spec, 1)
+
+
+def some_counted(inputs: torch.Tensor) -> torch.Tensor:
+    """Return which positions count: about half of them, and the first."""
+    counted = torch.from_numpy(np.random.default_rng(5).random(inputs.shape) < 0.5)
+    counted[:, 0] = True
+    return counted
 
 
 def stops_after(rule: ExitRule, states: torch.Tensor, scores: torch.Tensor) -> int:
@@ -50,8 +60,7 @@ def entropy(probabilities: np.ndarray) -> float:
 @pytest.mark.parametrize("text", RULES)
 def test_examples_stop_where_the_rule_says_and_keep_their_scores(text):
     model, inputs, rule = slow_model(TOKENS), examples(TOKENS, batch=40), ExitRule.parse(text)
-    counted = torch.from_numpy(np.random.default_rng(5).random(inputs.shape) < 0.5)
-    counted[:, 0] = True
+    counted = some_counted(inputs)
     found = answer_early(model, inputs, counted, rule, MOST)
     states = torch.stack(list(model.iterate(inputs, MOST))).detach()
     scores = model.read_out(states).detach()
@@ -61,6 +70,93 @@ def test_examples_stop_where_the_rule_says_and_keep_their_scores(text):
     for row, loop in enumerate(expected):
         torch.testing.assert_close(found.scores[row, counted[row]], scores[loop - 1, row, counted[row]])
     assert not found.scores[~counted].any()
+
+
+class Blocks(FusedLoops):
+    """Compute blocks of any size in plain PyTorch, and keep the sizes of the batches."""
+
+    def __init__(self, stack: LoopStack, size: int) -> None:
+        super().__init__(stack)
+        self.size, self.batches = size, []
+
+    def advancer(self, num_loops: int, embeddings: torch.Tensor) -> Advance:
+        prepared = self.stack.prepare(num_loops, embeddings.shape[1], embeddings.device)
+
+        def advance(state: torch.Tensor, embeddings: torch.Tensor, first: int) -> list[torch.Tensor]:
+            self.batches.append(len(state))
+            states = [state]
+            for t in range(first, min(first + self.size, num_loops)):
+                states.append(self.stack.loop(states[-1], embeddings, prepared, t))
+            return states[1:]
+
+        return advance
+
+
+def gated_model(**knobs) -> LoopModel:
+    """Return a model whose sublayers and halting gate do something."""
+    model = slow_model(TOKENS, halting_gate=True, **knobs)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+    return model
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 20])
+@pytest.mark.parametrize("text", [*RULES, "gate:0.6"])
+def test_blocks_of_loops_stop_examples_where_single_loops_do(text, size):
+    """An example leaves the batch at the end of the block in which it stops."""
+    model, inputs, rule = gated_model(injection="add"), examples(TOKENS, batch=40), ExitRule.parse(text)
+    wanted = answer_early(model, inputs, some_counted(inputs), rule, MOST)
+    model.stack.all_loops = engine = Blocks(model.stack, size)
+    found = answer_early(model, inputs, some_counted(inputs), rule, MOST)
+    assert torch.equal(found.loops, wanted.loops)
+    torch.testing.assert_close(found.scores, wanted.scores)
+    assert engine.batches == [int((wanted.loops > t).sum()) for t in range(0, int(wanted.loops.max()), size)]
+    assert size == 1 or (wanted.loops % size > 0).any()
+
+
+def test_layer_hook_lets_loops_run_one_by_one():
+    model, inputs = gated_model(), examples(TOKENS)
+    model.stack.all_loops = engine = Blocks(model.stack, 4)
+    seen = []
+    model.stack.register_layer_hook(lambda loop, *_: seen.append(loop))
+    answer_early(model, inputs, some_counted(inputs), ExitRule("budget", 2), MOST)
+    assert (seen, engine.batches) == ([0, 1], [])
+
+
+@interpreted
+@pytest.mark.parametrize("text", ["stable:2", "entropy:1.5", "change:0.3", "gate:0.6"])
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"injection": "none"},
+        {"injection": "add"},
+        {"block": "modulated", "injection": "add", "num_layers": 2},
+        {"block": "modulated", "conditioning": "table", "injection": "none", "extrapolation": "rescale"},
+    ],
+    ids=str,
+)
+def test_fused_engine_stops_examples_where_single_loops_do(knobs, text):
+    model, inputs, rule = gated_model(**knobs, precision="float32"), examples(TOKENS, batch=12), ExitRule.parse(text)
+    wanted = answer_early(model, inputs, some_counted(inputs), rule, 7)
+    assert set_engine(model.stack, "fused") == "fused"
+    found = answer_early(model, inputs, some_counted(inputs), rule, 7)
+    assert torch.equal(found.loops, wanted.loops)
+    torch.testing.assert_close(found.scores, wanted.scores, rtol=1e-4, atol=1e-5)
+
+
+@interpreted
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize(("batch", "loops", "most"), [(1, 3, 3), (1, 5, 6), (3, 2, 9)])
+def test_fused_engine_gives_single_examples_and_few_loops_their_scores(batch, loops, most, precision, tolerance):
+    model, inputs = gated_model(injection="add", precision=precision), examples(TOKENS, batch)
+    wanted = model(inputs, loops).detach()
+    assert set_engine(model.stack, "fused") == "fused"
+    found = answer_early(model, inputs, torch.ones_like(inputs, dtype=torch.bool), ExitRule("budget", loops), most)
+    assert found.loops.tolist() == [loops] * batch
+    assert found.scores.dtype == wanted.dtype
+    assert (found.scores - wanted).norm() < tolerance * wanted.norm()
 
 
 @pytest.mark.parametrize("text", RULES)

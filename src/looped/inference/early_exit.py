@@ -11,6 +11,7 @@ A rule is written KIND:LIMIT. It looks at every loop of an example (or of a toke
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from looped.models import LoopModel
+from looped.models import LoopModel, LoopStack
 from looped.utils.errors import InputError, require, require_field, require_type
 
 
@@ -222,19 +223,17 @@ def answer_early(
 ) -> EarlyAnswers:
     """Answer a batch of examples. An example leaves the batch when the rule stops it, and the others go on.
 
-    No example runs more than `num_loops` loops (default: the trained number).
+    No example runs more than `num_loops` loops (default: the trained number). Where the engine computes several loops
+    at once, an example that leaves between two of them still has the answer of its own loop.
     """
     require_supported(model, rule)
     stack, most = model.stack, model.stack.checked_loops(num_loops)
-    embeddings = model.embed(inputs)
-    prepared = stack.prepare(most, embeddings.shape[1], embeddings.device)
-    state, watch = stack.start(embeddings), rule.watcher()
+    batch, watch = _ShrinkingBatch(stack, model.embed(inputs), most), rule.watcher()
     remaining = torch.arange(len(inputs), device=inputs.device)
     scores = torch.zeros(*inputs.shape[:2], model.spec.output_size, dtype=stack.dtype, device=inputs.device)
     loops = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
     owners, places = counted.nonzero(as_tuple=True)
-    for loop in range(1, most + 1):
-        state = stack.loop(state, embeddings, prepared, loop - 1)
+    for loop, state in enumerate(batch, 1):
         found = model.read_out(state[owners, places]) if watch.reads_scores else None
         done = watch(state, found, owners, halting_at(model, state[owners, places])) | (loop == most)
         if not done.any():
@@ -246,9 +245,34 @@ def answer_early(
         if not staying.any():
             break
         watch.keep(staying, ~leaving)
-        state, embeddings, remaining = state[staying], embeddings[staying], remaining[staying]
+        batch.keep(staying)
+        remaining = remaining[staying]
         owners, places = (staying.cumsum(0) - 1)[owners[~leaving]], places[~leaving]
     return EarlyAnswers(scores, loops)
+
+
+class _ShrinkingBatch:
+    """The states of a batch after every loop, while examples leave.
+
+    An engine may be ahead by some loops. They are computed in vain for the examples that leave.
+    """
+
+    def __init__(self, stack: LoopStack, embeddings: Float[Tensor, "batch seq dim"], num_loops: int) -> None:
+        self.num_loops, self.embeddings = num_loops, embeddings
+        self._advance = stack.advancer(num_loops, embeddings)
+        self._states = [stack.start(embeddings)]  # the last one, and then those ahead
+
+    def __iter__(self) -> Iterator[Float[Tensor, "batch seq dim"]]:
+        for t in range(self.num_loops):
+            if len(self._states) == 1:
+                self._states += self._advance(self._states[0], self.embeddings, t)
+            del self._states[0]
+            yield self._states[0]
+
+    def keep(self, examples: Bool[Tensor, " batch"]) -> None:
+        """Forget the examples that left the batch."""
+        rows = examples.nonzero()[:, 0]
+        self.embeddings, self._states = self.embeddings[rows], [state[rows] for state in self._states]
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -38,8 +38,22 @@ from looped.utils.text import plural
 MOST_LOOPS = 100_000
 """upper limit on num_loops, to catch typos early"""
 
-AllLoops = Callable[[Tensor, int, Sequence[int], int], Sequence[Tensor]]
-"""engine for all loops: (embeddings, number of loops, loops to read, first loop with a gradient) -> states"""
+Advance = Callable[[Tensor, Tensor, int], Sequence[Tensor]]
+"""(state, embeddings, t) -> states after loop t and after the loops that are computed with it"""
+
+
+class AllLoops(Protocol):
+    """An engine that computes several loops at once."""
+
+    def __call__(
+        self, embeddings: Tensor, num_loops: int, read: Sequence[int], first_with_grad: int
+    ) -> Sequence[Tensor]:
+        """Return the states after the loops in `read`. Loops before `first_with_grad` get no gradient."""
+        ...
+
+    def advancer(self, num_loops: int, embeddings: Tensor) -> Advance:
+        """Return what `LoopStack.advancer` does."""
+        ...
 
 
 class Prepared(NamedTuple):
@@ -241,6 +255,17 @@ class LoopStack(ShapedModule):
             for t, state in enumerate(self._iterate(embeddings, num_loops, backprop_loops, attention_mask)):
                 if t in read:
                     yield t, state
+
+    def advancer(self, num_loops: int, embeddings: Float[Tensor, "batch seq dim"]) -> Advance:
+        """Return a function that computes the next of `num_loops` loops from a state, by the current engine.
+
+        The batch may shrink between two calls: only the length of the embeddings is fixed. An engine for all loops
+        computes several of them in one call.
+        """
+        if self.all_loops is not None and not self._layer_hooks:
+            return self.all_loops.advancer(num_loops, embeddings)
+        prepared = self.prepare(num_loops, embeddings.shape[1], embeddings.device)
+        return lambda state, embeddings, t: [self.loop(state, embeddings, prepared, t)]
 
     def checked_loops(self, num_loops: int | None) -> int:
         """Return `num_loops`, or the config's if it is None. Raise InputError if the model cannot run so many."""
