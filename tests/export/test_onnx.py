@@ -6,11 +6,19 @@ import torch
 
 import looped
 from looped.config import ModelConfig, RunConfig
-from looped.export.onnx import TOLERANCE, compare_at, export_file, export_program, open_session
+from looped.export.onnx import (
+    TOLERANCE,
+    _largest_difference,
+    compare_at,
+    export_file,
+    export_program,
+    open_session,
+)
 from looped.inference import Run
 from looped.models import build_model
 from looped.tasks import DecisionTree, Language, Sudoku, Task
 from looped.training.schedules import trained_size
+from looped.utils.errors import InputError
 from looped.utils.shipped import list_models
 from tests.cli.command import answer, complaint
 
@@ -18,6 +26,7 @@ MODELS = {
     "looped": {"block": "looped", "injection": "add"},
     "modulated": {"block": "modulated", "num_layers": 2, "extrapolation": "clamp"},
     "rescaled": {"block": "modulated", "extrapolation": "rescale", "injection": "concat", "positions": "rotary"},
+    "biased": {"block": "looped", "attention_bias": "alibi"},
     "additive": {"block": "modulated", "conditioning": "additive", "positions": "sinusoidal"},
 }
 TEXT = Language(text="synthetic:stories", vocabulary="wiki2k", seq_len=12)
@@ -93,10 +102,25 @@ def test_comparison_finds_a_file_of_another_model(tmp_path):
     assert different.other_answers > 0
 
 
+def test_comparison_finds_an_overflow_on_one_side_alone():
+    one, other = torch.tensor([1.0, torch.nan, torch.inf]), torch.tensor([1.5, torch.inf, -torch.inf])
+    assert _largest_difference(one, other) == 0.5
+    assert _largest_difference(one, torch.ones(3)) == _largest_difference(torch.ones(3), one) == torch.inf
+
+
+def test_random_start_is_refused(tmp_path):
+    with pytest.raises(InputError) as caught:
+        export_file(random_run(start="random", injection="add"), tmp_path / "model.onnx")
+    assert caught.value.field == "model.start"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_export_command_with_a_mistake_says_so_in_one_line(tmp_path, capsys):
     complaint(capsys, "export", "sudoku", "--to", "onnx", "--out", str(tmp_path / "model.txt"))
     complaint(capsys, "export", "sudoku", "--to", "tflite")
     complaint(capsys, "export", "nothing-like-it")
+    complaint(capsys, "export", "sudoku", "--to", "onnx", "--out", "/proc/model.onnx")
+    complaint(capsys, "export", "sudoku", "--to", "hf", "--out", "/proc/folder")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -110,9 +134,9 @@ def test_export_command_without_the_extra_names_it(tmp_path, capsys, monkeypatch
 def test_export_command_writes_a_file(tmp_path, capsys):
     pytest.importorskip("onnxruntime", reason="needs the extra export")
     pytest.importorskip("onnxscript", reason="needs the extra export")
-    said = answer(capsys, "export", "lcs/words-looped-r20", "--to", "onnx", "--out", str(tmp_path / "lcs.onnx"))
-    assert str(tmp_path / "lcs.onnx") in said
-    assert (tmp_path / "lcs.onnx").stat().st_size > 1_000_000
+    said = answer(capsys, "export", "lcs/words-looped-r20", "--to", "onnx", "--out", str(tmp_path / "new" / "lcs.onnx"))
+    assert str(tmp_path / "new" / "lcs.onnx") in said
+    assert [path.stat().st_size > 1_000_000 for path in (tmp_path / "new").iterdir()] == [True]
 
 
 @pytest.mark.parametrize("name", MODELS)

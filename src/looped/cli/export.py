@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from looped.cli.args import AnyRun, parse, show
+from looped.cli.args import AnyRun, parse, require_writable, show
 from looped.utils.errors import require
 
 
@@ -40,6 +40,7 @@ def export(arguments: list[str]) -> None:
 
         out = command.out or Path(f"{name}.onnx")
         require(out.suffix == ".onnx", f"out: expected a file that ends in .onnx, got {str(out)!r}")
+        require_writable(out)
         found = export_file(run, out)
         text = f"{out}: in onnxruntime, scores differ from PyTorch's by at most {found.difference:.1e}"
     show({"path": str(out), "run": run.name, "to": command.to}, text, as_json=command.json)

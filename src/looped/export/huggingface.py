@@ -5,6 +5,7 @@ loaded by `looped.export.hub.LoopedModel`. Nothing here needs transformers.
 """
 
 import json
+import os
 import shutil
 import tempfile
 from itertools import pairwise
@@ -24,6 +25,7 @@ from looped.tasks import encode_task
 from looped.tasks.language import Language
 from looped.tasks.language.tokenizer import END_OF_TEXT_MARK, Tokenizer, ranks_of
 from looped.utils.errors import InputError, require
+from looped.utils.files import make_folder, writing
 
 CODE = Path(__file__).with_name("modeling_looped.py")
 CONDITIONINGS = ("none", "timestep", "scale", "gate", "shift")
@@ -31,11 +33,12 @@ CONDITIONINGS = ("none", "timestep", "scale", "gate", "shift")
 
 def export_folder(run: Run, folder: Path) -> None:
     """Write a run as a Hugging Face folder, whole or not at all. Raise InputError if it cannot be exported."""
-    require(not folder.exists(), f"out: expected a new folder, got {folder}, which exists")
+    with writing(folder):
+        require(not os.path.lexists(folder), f"out: expected a new folder, got {folder}, which exists")
     if isinstance(run.task, Language):
         _require_exportable(run.model.config)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as temporary:
+    make_folder(folder.parent)
+    with writing(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as temporary:
         part = Path(temporary) / folder.name
         part.mkdir()
         if isinstance(run.task, Language):

@@ -5,7 +5,6 @@ onnxruntime has no bfloat16 matmul on a CPU. After writing, the file is run in o
 """
 
 import logging
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,8 @@ from looped.inference import Run
 from looped.models import LoopModel
 from looped.training.evaluation import EVALUATION_SEED
 from looped.training.schedules import trained_size
-from looped.utils.errors import InputError, require
+from looped.utils.errors import InputError, require, require_field
+from looped.utils.files import save
 
 if TYPE_CHECKING:
     import onnxruntime  # pyright: ignore[reportMissingImports]
@@ -90,26 +90,25 @@ def export_file(run: Run, path: Path) -> "Comparison":
     require(
         run.model.config.block != "standard", "run: expected a looped model, because loops are an input of the file"
     )
+    start = run.model.config.start
+    require_field(start == "input", "model.start", "input for an export to ONNX", repr(start))
     try:
         import onnxruntime  # pyright: ignore[reportMissingImports] # noqa: F401
         import onnxscript  # pyright: ignore[reportMissingImports] # noqa: F401
     except ImportError as error:
         missing = f"{error.name}: expected the extra `export`, got none"
         raise InputError(f"{missing}. Run pip install 'looped[export]'.") from None
-    require(path.parent.is_dir(), f"out: expected a folder that exists, got {path.parent}")
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as folder:
-        part = Path(folder) / path.name
-        with _quiet():
-            program = torch.onnx.export(
-                export_program(run), dynamo=True, input_names=["inputs", "num_loops"], output_names=["scores"],
-                verbose=False,
-            )  # fmt: skip
-            assert program is not None
-            program.save(str(part), external_data=False)
-        found = compare(run, part)
-        within = found.difference <= found.allowed
-        require(within, f"{run.name}: expected scores within {found.allowed:.1e}, got {found.difference:.1e}")
-        part.replace(path)
+    with _quiet():
+        program = torch.onnx.export(
+            export_program(run), dynamo=True, input_names=["inputs", "num_loops"], output_names=["scores"],
+            verbose=False,
+        )  # fmt: skip
+        assert program is not None
+        content = program.model_proto.SerializeToString()
+    found = compare(run, content)
+    within = found.difference <= found.allowed
+    require(within, f"{run.name}: expected scores within {found.allowed:.1e}, got {found.difference:.1e}")
+    save(path, lambda handle: handle.write(content))
     return found
 
 
@@ -130,15 +129,15 @@ class Comparison:
         return max(TOLERANCE, ROUNDING * self.rounding)
 
 
-def compare(run: Run, path: Path) -> Comparison:
+def compare(run: Run, file: Path | bytes) -> Comparison:
     """Compare onnxruntime with PyTorch on a test example at 1, the trained and twice the trained number of loops."""
     trained, inputs = run.config.model.num_loops, _example(run, batch=3)
-    return compare_at(run, path, inputs, (1, trained, 2 * trained))
+    return compare_at(run, file, inputs, (1, trained, 2 * trained))
 
 
-def compare_at(run: Run, path: Path, inputs: Tensor, loops: Sequence[int]) -> Comparison:
+def compare_at(run: Run, file: Path | bytes, inputs: Tensor, loops: Sequence[int]) -> Comparison:
     """Compare the scores of some inputs after each number of loops."""
-    session = open_session(path)
+    session = open_session(file)
     ours, exact = (run.with_precision(precision).model.cpu() for precision in ("float32", "float64"))
     differences, roundings, others = [], [], 0
     for num_loops in loops:
@@ -146,19 +145,26 @@ def compare_at(run: Run, path: Path, inputs: Tensor, loops: Sequence[int]) -> Co
         scores = torch.from_numpy(found)
         with torch.no_grad():
             expected, truth = ours(inputs, num_loops), exact(inputs, num_loops)
-        differences.append(float((scores - expected).abs().max()))
-        roundings.append(float((expected - truth).abs().max()))
+        differences.append(_largest_difference(scores, expected))
+        roundings.append(_largest_difference(expected, truth))
         if run.task.spec.kind == "tokens":
             counted = torch.from_numpy(run.task.counted(inputs.numpy()))
             others += int((scores.argmax(dim=-1) != expected.argmax(dim=-1))[counted].sum())
     return Comparison(max(differences), max(roundings), others)
 
 
-def open_session(path: Path) -> "onnxruntime.InferenceSession":
-    """Return an onnxruntime session on the CPU."""
+def _largest_difference(first: Tensor, second: Tensor) -> float:
+    """Return the largest difference of a score. Scores that overflow in both are equal; in one alone, they differ."""
+    differences = torch.where(first.isfinite() | second.isfinite(), (first - second).abs(), 0.0)
+    return float(differences.nan_to_num(nan=torch.inf).max())
+
+
+def open_session(file: Path | bytes) -> "onnxruntime.InferenceSession":
+    """Return an onnxruntime session on the CPU for a file or for its content."""
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
-    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    source = file if isinstance(file, bytes) else str(file)
+    return onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
 
 
 def _example(run: Run, batch: int) -> Tensor:
