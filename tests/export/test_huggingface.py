@@ -195,6 +195,7 @@ def test_exported_tokenizer_encodes_and_decodes_as_ours(tokenizer):
     [
         ({"block": "modulated", "num_loops": 3, "conditioning": "table"}, "model.conditioning"),
         ({"norm": "query-key"}, "model.norm"),
+        ({"attention": "full"}, "model.attention"),
         ({"attention_weights": "hardmax"}, "model.attention_weights"),
         ({"start": "random", "injection": "add"}, "model.start"),
         ({"prelude_layers": 1}, "model.prelude_layers"),

@@ -72,6 +72,7 @@ def _require_exportable(config: ModelConfig) -> None:
         ("norm", config.norm, ("rms",)),
         ("attention_weights", config.attention_weights, ("softmax",)),
         ("positions", config.positions, ("none", "learned", "sinusoidal", "rotary")),
+        ("attention", config.attention, ("task", "causal")),
         ("layer", config.layer, ("transformer",)),
         ("attention_bias", config.attention_bias, ("none",)),
         ("start", config.start, ("input",)),
