@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
+import looped
 from looped.config import ModelConfig, RunConfig
+from looped.export.card import model_card_text
 from looped.export.huggingface import export_folder, tokenizer_json
 from looped.inference import Run
 from looped.models import build_model
 from looped.tasks import EditDistance, Language, Sudoku, Task
 from looped.tasks.language.tokenizer import TOKENIZERS, WIKI2K
 from looped.utils.errors import InputError
+from looped.utils.shipped import shipped_path
 from tests.cli.command import answer, complaint
 from tests.tasks.conftest import PROSE
 
@@ -235,3 +238,10 @@ def test_export_command_writes_a_folder_with_a_card(tmp_path, capsys):
     before = sorted(path.name for path in (tmp_path / "hf").iterdir())
     assert "exists" in complaint(capsys, "export", "language", "--out", str(tmp_path / "hf"))
     assert sorted(path.name for path in (tmp_path / "hf").iterdir()) == before
+
+
+def test_card_of_a_model_file_has_its_test_score():
+    shipped = looped.load("lcs/words-looped-r20")
+    handed_on = looped.load(shipped_path("lcs/words-looped-r20"))
+    (score,) = [line for line in model_card_text(shipped).splitlines() if line.startswith("| test accuracy |")]
+    assert score in model_card_text(handed_on)

@@ -1,11 +1,13 @@
 """The README of an exported model, made from the run's record."""
 
+from pathlib import Path
+
 from looped.inference import Run
-from looped.models.pretrained import model_card
+from looped.models.pretrained import read_card
 from looped.tasks import Task
 from looped.tasks.language import Language
 from looped.training.run_folder import RunFolder
-from looped.utils.shipped import list_models
+from looped.utils.shipped import SUFFIX, list_models, shipped_path
 from looped.utils.version import __version__
 
 
@@ -55,9 +57,10 @@ def _loops(run: Run) -> str:
 
 
 def _scores(run: Run) -> dict[str, str]:
-    """Return the recorded test score of a shipped model, or the validation score of a finished run."""
-    if run.name in list_models():
-        test = model_card(run.name).test
+    """Return the recorded test score of a model file, or the validation score of a finished run."""
+    path = shipped_path(run.name) if run.name in list_models() else Path(run.name)
+    if path.suffix == SUFFIX:
+        test = read_card(path).test
         interval = f"95 % interval {test.low:.4f} to {test.high:.4f}"
         return {f"test {test.metric}": f"{test.value:.4f} ({interval}) on {test.size:,} examples, {test.loops} loops"}
     result = RunFolder(run.name).read_result()
