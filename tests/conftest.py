@@ -1,4 +1,8 @@
-"""What must be set before any test: where machine code is kept, how Triton's kernels run without a GPU, and Ctrl-C."""
+"""What must be set before any test: where machine code is kept, how Triton's kernels run without a GPU, and Ctrl-C.
+
+With TEST_LOG=FILE, every test is written there when it begins and when it ends, so that a stopped session leaves what
+it found.
+"""
 
 import os
 import signal
@@ -20,6 +24,28 @@ if not torch.cuda.is_available():
 # What a script starts in the background ignores Ctrl-C, and hands that on; some tests send it to what they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _note(text: str) -> None:
+    path = os.environ.get("TEST_LOG")
+    if path is not None and "PYTEST_XDIST_WORKER" not in os.environ:  # workers report to the main process
+        with open(path, "a") as file:
+            file.write(f"{text}\n")
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    _note(f"began   {nodeid}")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when != "call" and report.passed:
+        return
+    _note(f"{report.outcome:7} {report.nodeid} ({report.duration:.1f} s)")
+    if report.failed:
+        _note(report.longreprtext)
+    if not report.skipped:
+        for name, content in report.sections:
+            _note(f"--- {name}\n{content}")
 
 
 @pytest.fixture(autouse=True)
