@@ -14,6 +14,7 @@ from looped.kernels.cuda_graphs import PLAIN_CALLS, Replayed
 from looped.models import build_model
 from looped.tasks import EditDistance
 from looped.training.batches import batch_at
+from looped.training.callbacks import Callback
 from looped.training.distributed import ALONE, Group, joined
 from looped.training.loss import to_device
 from looped.training.step import Stepper
@@ -60,65 +61,102 @@ LARGE = tiny(
 )
 
 
-def state_after(folder, group: Group, base: RunConfig = SMALL, **settings) -> tuple[Trainer, dict[str, torch.Tensor]]:
-    config = replace(base, train=base.train.override(**TRAIN, **settings))
-    trainer = Trainer(config, folder, quiet=True, group=group)
+class History(Callback):
+    """Keep copies of what every step found: its outcome, its gradients, and all weights and moments after it.
+
+    In this order, what differs first is where two runs part. A backward pass begins with the last weights.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, torch.Tensor]] = []
+
+    def on_step(self, trainer: Trainer, step: int, outcome: torch.Tensor) -> None:
+        found = dict(zip(("loss", "accuracy", "gradient norm", "skipped"), outcome.clone(), strict=True))
+        found |= gradients_of(trainer.model)
+        found |= {f"{part} {name}": each.clone() for part, tensors in trainer.stepper.state().items()
+                  for name, each in tensors.items()}  # fmt: skip
+        self.steps.append(found)
+
+
+def gradients_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    named = [(name, each.grad) for name, each in model.named_parameters() if each.grad is not None]
+    return {f"gradient of {name}": grad.clone() for name, grad in reversed(named)}
+
+
+def trained(folder, group: Group, base: RunConfig = SMALL, **settings) -> tuple[Trainer, History]:
+    config, history = replace(base, train=base.train.override(**TRAIN, **settings)), History()
+    trainer = Trainer(config, folder, quiet=True, group=group, callbacks=[history])
     assert trainer.fit().finished
-    state = {f"{part} {name}": each.clone() for part, tensors in trainer.stepper.state().items()
-             for name, each in tensors.items()}  # fmt: skip
-    return trainer, state
+    return trainer, history
 
 
-def differing(state: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> list[str]:
-    """Return the names of tensors that differ in at least one bit, and print by how much."""
-    assert state.keys() == other.keys()
-    names = [name for name, value in state.items() if not torch.equal(value, other[name])]
-    for name in names:
-        print(f"{name} differs by a share of {error(other[name], state[name]):.1e}")
-    return names
+def assert_same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], when: str) -> None:
+    """Compare two sets of tensors. If they differ, say in which tensors and by how much."""
+    assert one.keys() == other.keys()
+    lines = [
+        f"{name}: {int((value != other[name]).sum())} of {value.numel()} numbers, by a share of "
+        f"{error(other[name], value):.1e}"
+        for name, value in one.items()
+        if not torch.equal(value, other[name])
+    ]
+    if lines:
+        pytest.fail(f"{when}, {len(lines)} of {len(one)} tensors differ:\n" + "\n".join(lines))
+
+
+def assert_same_runs(one: History, other: History) -> None:
+    """Compare two runs step by step, so that a difference is told where it begins."""
+    for step, (mine, yours) in enumerate(zip(one.steps, other.steps, strict=True)):
+        way = "launched" if step < PLAIN_CALLS else "replayed"
+        assert_same_bits(mine, yours, f"after step {step}, the first to differ and {way} if there is a graph")
 
 
 @pytest.mark.parametrize("engine", ["fused", "compiled", "eager"])
-def test_gradients_of_one_batch_have_the_same_bits_every_time(engine):
-    """One gradient that varies makes all weights vary after a few steps, so the gradients tell which it is."""
+@pytest.mark.parametrize("num_loops", [1, LARGE.model.num_loops])
+def test_gradients_of_one_batch_have_the_same_bits_every_time(num_loops, engine):
+    """One gradient that varies makes all earlier ones vary, but with one loop they come in order."""
     device = torch.device("cuda")
     model = build_model(replace(LARGE.model, modulation_init="random"), LARGE.task.spec).to(device)
     stepper = Stepper(model, LARGE.train.override(**TRAIN, engine=engine), device)
-    batch, named = to_device(batch_at(0, LARGE), device), dict(model.named_parameters())
+    batch = to_device(batch_at(0, LARGE), device)
 
-    def gradients() -> dict[str, torch.Tensor]:
-        stepper.gradients(batch, LARGE.model.num_loops)
-        return {name: each.grad.clone() for name, each in named.items() if each.grad is not None}
+    def found() -> dict[str, torch.Tensor]:
+        loss, accuracy = stepper.gradients(batch, num_loops)
+        return {"loss": loss.clone(), "accuracy": accuracy.clone(), **gradients_of(model)}
 
-    first = gradients()
-    assert first.keys() == named.keys()
-    assert not [name for _ in range(10) for name in differing(first, gradients())]
+    first = found()
+    # What is injected from the second loop on is not missed by a single one.
+    assert {f"gradient of {name}" for name, _ in model.named_parameters()} < first.keys()
+    for call in range(1, 11):
+        assert_same_bits(first, found(), f"between calls 0 and {call}")
 
 
 @pytest.mark.parametrize("engine", ["fused", "compiled", "eager"])
-def test_two_equal_runs_end_with_the_same_bits(engine, tmp_path):
-    _, one = state_after(tmp_path / "one", ALONE, LARGE, engine=engine)
-    _, other = state_after(tmp_path / "other", ALONE, LARGE, engine=engine)
-    assert not differing(one, other)
+def test_two_equal_runs_have_the_same_bits(engine, tmp_path):
+    _, one = trained(tmp_path / "one", ALONE, LARGE, engine=engine)
+    _, other = trained(tmp_path / "other", ALONE, LARGE, engine=engine)
+    assert_same_runs(one, other)
 
 
 @pytest.mark.parametrize("pieces", [None, 2])
 @pytest.mark.parametrize(("engine", "base"), [("fused", SMALL), ("fused", LARGE), ("compiled", SMALL)])
 def test_group_of_one_over_nccl_captures_a_graph_and_trains_as_one_process(engine, base, pieces, group, tmp_path):
-    _, alone = state_after(tmp_path / "alone", ALONE, base, engine=engine, pieces=pieces)
-    trainer, grouped = state_after(tmp_path / "group", group, base, engine=engine, pieces=pieces)
+    _, alone = trained(tmp_path / "alone", ALONE, base, engine=engine, pieces=pieces)
+    trainer, grouped = trained(tmp_path / "group", group, base, engine=engine, pieces=pieces)
     assert isinstance(trainer.stepper._step, Replayed)
     assert trainer.stepper._step.usable
     assert trainer.stepper._step.captured
-    assert not differing(alone, grouped)
+    assert_same_runs(alone, grouped)
 
 
 def test_shards_on_a_group_of_one_over_nccl_train_as_one_process(group, tmp_path):
-    _, alone = state_after(tmp_path / "alone", ALONE)
-    trainer, sharded = state_after(tmp_path / "shards", group, shard=True)
+    whole, _ = trained(tmp_path / "alone", ALONE)
+    config = replace(SMALL, train=SMALL.train.override(**TRAIN, shard=True))
+    trainer = Trainer(config, tmp_path / "shards", quiet=True, group=group)
+    assert trainer.fit().finished
     assert not isinstance(trainer.stepper._step, Replayed)
-    for name, value in alone.items():
-        torch.testing.assert_close(sharded[name], value.cpu(), rtol=0.05, atol=0.02)
+    alone = {part: {name: value.cpu() for name, value in tensors.items()}
+             for part, tensors in whole.stepper.state().items()}  # fmt: skip
+    torch.testing.assert_close(trainer.stepper.state(), alone, rtol=0.05, atol=0.02)
 
 
 def test_capture_goes_on_while_another_thread_pins_memory():
@@ -132,7 +170,7 @@ def test_capture_goes_on_while_another_thread_pins_memory():
     thread = threading.Thread(target=pin)
     thread.start()
     try:
-        started.wait()
+        assert started.wait(30)
         doubled = Replayed(lambda tensors: (torch.stack([tensors[0] * 2 for _ in range(200)]).sum(dim=0),))
         for _ in range(PLAIN_CALLS + 2):
             (found,) = doubled((torch.ones(4, device="cuda"),))
