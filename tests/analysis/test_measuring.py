@@ -200,13 +200,14 @@ def test_documented_example_runs():
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("kind", ["causal", "vectors"])
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-2), ("float64", 1e-6)])
 def test_gpu_gives_the_same_result(kind, precision, tolerance):
     knobs = {"block": "modulated", "num_loops": 3, "num_layers": 2, "precision": "bfloat16"}
     model, inputs = scattered(small(**knobs), SPECS[kind]), examples(SPECS[kind], 4)
-    here = measure_continuity(model, inputs, precision=precision)
-    there = measure_continuity(model.cuda(), inputs.cuda(), precision=precision)
+    here = measure_continuity(model, inputs, precision=precision, **QUICK)
+    there = measure_continuity(model.cuda(), inputs.cuda(), precision=precision, **QUICK)
     np.testing.assert_allclose(numbers(there["per_loop"]), numbers(here["per_loop"]), rtol=tolerance)
     for name in here["moduli"]:
         got, expected = (numbers(each["moduli"][name]["local"]) for each in (there, here))

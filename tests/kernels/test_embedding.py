@@ -27,6 +27,7 @@ def test_repeatable_embedding_equals_pytorchs_rows_and_gradient():
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_embedding_on_the_gpu_has_the_same_gradient_every_time():
     tokens, table, weight = inputs("cuda", torch.float32)
     tokens, weight = tokens.repeat(4, 1), weight.repeat(4, 1, 1)
