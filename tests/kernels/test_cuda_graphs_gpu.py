@@ -1,4 +1,4 @@
-"""On a card: a capture is not ended by what Python throws away meanwhile."""
+"""On a GPU: a capture is not ended by what Python throws away meanwhile, and one that fails disturbs nothing else."""
 
 import gc
 import weakref
@@ -38,3 +38,23 @@ def test_graphs_no_longer_used_are_not_destroyed_during_a_capture():
     assert len(new.captured) == 1
     gc.collect()
     assert watched() is None
+
+
+def test_failed_capture_leaves_stream_random_numbers_and_other_graphs_as_they_were():
+    tensors, before = (torch.ones(4, device="cuda"),), torch.cuda.current_stream()
+    other = Replayed(lambda tensors: (2 * tensors[0],))
+    for _ in range(PLAIN_CALLS + 1):
+        other(tensors)
+
+    def wait_for_device(tensors):
+        if torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize()  # no capture allows it
+        return (3 * tensors[0],)
+
+    failing = Replayed(wait_for_device)
+    for _ in range(PLAIN_CALLS + 2):
+        assert failing(tensors)[0].tolist() == [3] * 4
+    assert not failing.usable
+    assert torch.cuda.current_stream() == before
+    assert torch.rand(4, device="cuda").isfinite().all()
+    assert other(tensors)[0].tolist() == [2] * 4

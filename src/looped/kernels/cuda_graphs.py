@@ -8,7 +8,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -128,17 +128,29 @@ class Replayed(Generic[Tensors]):
         make: Any = getattr(type(tensors), "_make", tuple)  # a named tuple stays one
         inputs: Tensors = make(tensor.clone() for tensor in tensors)
         graph = torch.cuda.CUDAGraph()
+        stream, before = _capture_stream(tensors), torch.cuda.current_stream()
         # thread_local: other threads may pin memory or, in NCCL's watchdog, query events meanwhile.
-        capture = torch.cuda.graph(
-            graph, pool=self._pool, stream=_capture_stream(tensors), capture_error_mode="thread_local"
-        )
+        capture = torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local")
         try:
             with _without_garbage_collection(), capture:
                 outputs = self.function(inputs, *arguments)
         except RuntimeError as error:
+            _clean_up(stream, before)
             return error
         self.captured[key] = _Captured(graph, inputs, outputs)
         return None
+
+
+def _clean_up(stream: torch.cuda.Stream, before: torch.cuda.Stream) -> None:
+    """Undo what PyTorch leaves behind where a capture cannot be ended.
+
+    Its stream stays the current one. The generator of random numbers stays in the state of a capture, in which drawing
+    from it and replaying other graphs raises an error, until another capture ends.
+    """
+    torch.cuda.set_stream(before)
+    with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
+        torch.zeros(1, device=stream.device)
+    torch.cuda.set_stream(before)
 
 
 def _capture_stream(tensors: tuple[Tensor, ...]) -> torch.cuda.Stream:
