@@ -104,7 +104,7 @@ def assert_same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor
 
 
 def assert_same_runs(one: History, other: History) -> None:
-    """Compare two runs step by step, so that a difference is told where it begins."""
+    """Compare two runs step by step. If they differ, say where that begins."""
     for step, (mine, yours) in enumerate(zip(one.steps, other.steps, strict=True)):
         way = "launched" if step < PLAIN_CALLS else "replayed"
         assert_same_bits(mine, yours, f"after step {step}, the first to differ and {way} if there is a graph")
