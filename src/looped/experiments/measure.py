@@ -9,13 +9,13 @@ from typing import Any
 
 from looped.config import ModelConfig, RunConfig
 from looped.experiments.records import RECORD_NAME, Record, read_record, run_key, save_record, shrunk, training_curve
-from looped.experiments.spec import MANY_LOOPS, EvalPlan, Extrapolation
+from looped.experiments.spec import MANY_LOOPS, EvalPlan, Experiment, Extrapolation
 from looped.tasks.language import corpus
 from looped.training.evaluation import Evaluation
 from looped.training.logger import read_log
 from looped.training.run_folder import RunFolder, TrainResult
 from looped.training.schedules import trained_size
-from looped.utils.errors import require
+from looped.utils.errors import require, require_field
 from looped.utils.types import Device
 from looped.utils.version import commit
 
@@ -37,13 +37,38 @@ def wanted_names(config: RunConfig, plan: EvalPlan) -> list[str]:
     """Return the names that a record must have in `sets` and `extra` to satisfy the plan."""
     names = [size_name(multiple) for multiple in plan.sizes]
     names += _extrapolations(config, plan)
-    if plan.many_loops:
+    if many_loops(config.model, plan):
         names += [MANY_LOOPS, *(f"{MANY_LOOPS}, {name}" for name in _extrapolations(config, plan))]
     return [*names, *plan.texts, *([CONTINUITY] if plan.continuity else [])]
 
 
+def many_loops(model: ModelConfig, plan: EvalPlan) -> list[int]:
+    """Return the loop counts of `EvalPlan.many_loops` that a model can run; if any, the trained number is one."""
+    if model.block == "standard" or not plan.many_loops:
+        return []
+    counts = {multiple * model.num_loops for multiple in (1, *plan.many_loops)}
+    return [loops for loops in sorted(counts) if model.supports_loops(loops)]
+
+
 def _extrapolations(config: RunConfig, plan: EvalPlan) -> tuple[Extrapolation, ...]:
     return plan.extrapolation if config.model.block == "modulated" else ()
+
+
+def require_measured(experiment: Experiment) -> None:
+    """Raise InputError if a cell shows a number that the plan does not measure. Call this before training."""
+    for cell in experiment.cells:
+        model, plan, (place, _) = cell.config.model, experiment.eval_plan, cell.place_and_metric
+        if place not in ("test", "train"):
+            further = [*wanted_names(cell.config, plan), *cell.config.task.test_sets()]
+            places = ["test", "train", *(f"extra.{name}" if name == CONTINUITY else f"sets/{name}" for name in further)]
+            require_field(place in places, "shows", f"one of {', '.join(places)}", f"{cell.shows!r} in {cell.name}")
+        if cell.at_loops is not None:
+            times = [each for each in _extrapolations(cell.config, plan) if place.endswith(each)]
+            model = replace(model, extrapolation=times[0]) if times else model
+            many = place.startswith(f"sets/{MANY_LOOPS}")
+            loops = many_loops(model, plan) if many else [model.num_loops] if place == "train" else loops_to_read(model)
+            one_of = f"one of {', '.join(map(str, loops))}"
+            require_field(cell.at_loops in loops, "at_loops", one_of, f"{cell.at_loops} in {cell.name}")
 
 
 def require_texts(plan: EvalPlan) -> None:
@@ -177,13 +202,10 @@ def _measurements(config: RunConfig, folder: Path, plan: EvalPlan) -> dict[str, 
     from looped.training.evaluation import evaluate, evaluate_trained
 
     model = load_run(folder, choose_device(config.train.runtime.device)).model
-    task, size, loops = config.task, plan.size, loops_to_read(config.model)
+    task, size = config.task, plan.size
 
-    many = [multiple * config.model.num_loops for multiple in plan.many_loops]
-
-    def test(
-        on: Any, *, model: LoopModel = model, loops: list[int] = loops, example_size: int | None = None
-    ) -> Evaluation:
+    def test(on: Any, *, model: LoopModel = model, many: bool = False, example_size: int | None = None) -> Evaluation:
+        loops = many_loops(model.config, plan) if many else loops_to_read(model.config)
         return evaluate(model, on, "test", size, loops, example_size=example_size)
 
     def test_on_training_examples() -> Evaluation:
@@ -206,15 +228,15 @@ def _measurements(config: RunConfig, folder: Path, plan: EvalPlan) -> dict[str, 
     for multiple in plan.sizes:
         larger = round(multiple * usual)
         measurements[f"sets/{size_name(multiple)}"] = lambda larger=larger: test(task, example_size=larger)
-    if many:
-        measurements[f"sets/{MANY_LOOPS}"] = lambda: test(task, loops=many, example_size=usual)
+    if many_loops(config.model, plan):
+        measurements[f"sets/{MANY_LOOPS}"] = lambda: test(task, many=True, example_size=usual)
     for extrapolation in _extrapolations(config, plan):
         measurements[f"sets/{extrapolation}"] = lambda extrapolation=extrapolation: test(
             task, model=with_times(extrapolation), example_size=usual
         )
-        if many:
+        if many_loops(config.model, plan):
             measurements[f"sets/{MANY_LOOPS}, {extrapolation}"] = lambda extrapolation=extrapolation: test(
-                task, model=with_times(extrapolation), loops=many, example_size=usual
+                task, model=with_times(extrapolation), many=True, example_size=usual
             )
     for text in plan.texts:
         measurements[f"sets/{text}"] = lambda text=text: test(replace(task, **{"text": text}))

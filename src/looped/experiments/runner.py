@@ -12,7 +12,7 @@ from typing import Any
 from looped.config import RunConfig
 from looped.experiments.locks import FOLDER as LOCKS
 from looped.experiments.locks import is_locked, sweep_locks
-from looped.experiments.measure import lacking, last_step, require_texts
+from looped.experiments.measure import lacking, last_step, require_measured, require_texts
 from looped.experiments.metrics import metric_of
 from looped.experiments.records import Record, Value, cell_value, load_records, run_key
 from looped.experiments.spec import Cell, Experiment
@@ -57,6 +57,7 @@ def run_experiment(
     require_not_launched("an experiment")
     require(num_workers is None or num_workers >= 1, f"workers: expected at least 1, got {num_workers}")
     _require_seeds(num_seeds)
+    require_measured(experiment)
     require(minutes is None or minutes > 0, f"minutes: expected a positive number, got {minutes}")
     known = load_records(results, root)
     configs = experiment.configs(num_seeds)

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 from looped.config import RunConfig
-from looped.utils.errors import InputError, require_field, require_one_of, unknown
+from looped.utils.errors import InputError, as_number, require_counts, require_field, require_one_of, unknown
 
 Scale = Literal["smoke", "laptop", "gpu", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -40,6 +40,14 @@ class EvalPlan:
     """also test on the test splits of these texts"""
     continuity: bool = False
     """also measure how far the output moves with the input"""
+
+    def __post_init__(self) -> None:
+        counts = {"size": self.size} if self.size is not None else {}
+        require_counts(**counts)
+        for multiple in self.many_loops:
+            require_counts(many_loops=multiple)
+        for multiple in self.sizes:
+            require_field(as_number(multiple) > 0, "sizes", "multiples above 0 of the trained size", repr(multiple))
 
 
 @dataclass(frozen=True)
