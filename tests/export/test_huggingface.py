@@ -245,3 +245,11 @@ def test_card_of_a_model_file_has_its_test_score():
     handed_on = looped.load(shipped_path("lcs/words-looped-r20"))
     (score,) = [line for line in model_card_text(shipped).splitlines() if line.startswith("| test accuracy |")]
     assert score in model_card_text(handed_on)
+
+
+@pytest.mark.parametrize("task", [TASK, EditDistance(length=4)], ids=lambda task: task.name)
+def test_card_names_loops_only_of_a_model_that_has_them(task):
+    looped_card = model_card_text(random_run(task, **MODELS["looped"]))
+    assert ", num_loops=3)" in looped_card
+    assert "A looped Transformer applies" in looped_card
+    assert "num_loops" not in model_card_text(random_run(task, **MODELS["standard"]))

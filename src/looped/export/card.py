@@ -19,7 +19,7 @@ def model_card_text(run: Run) -> str:
     front = ["---", f"library_name: {'transformers' if is_text else 'looped'}", "tags:", *(f"- {tag}" for tag in tags)]
     front += ["pipeline_tag: text-generation"] if is_text else []
     kind = {"standard": "standard", "looped": "looped", "modulated": "looped and modulated"}[config.model.block]
-    model = config.model
+    model, loops = config.model, config.model.block != "standard"
     rows = {
         "parameters": f"{run.model.num_parameters():,}",
         "width, heads, feed-forward width": f"{model.dim}, {model.num_heads}, {model.resolved_ff_dim}",
@@ -31,11 +31,14 @@ def model_card_text(run: Run) -> str:
         **_scores(run),
     }
     table = ["| what | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
-    use = _TEXT_USE if is_text else _OTHER_USE.format(inputs=_inputs(task))
+    use = (_TEXT_USE if is_text else _OTHER_USE).format(
+        inputs=_inputs(task),
+        loops=f", num_loops={model.num_loops}" if loops else "",
+        dial=_DIAL if loops and is_text else "",
+    )
     lines = [
         *front, "---", "", f"# {run.name.rstrip('/').split('/')[-1]}", "",
-        f"A {kind} Transformer for {task.name}, trained and exported with looped {__version__}. A looped Transformer "
-        "applies one stack of layers again and again; the number of loops can be chosen at run time.", "",
+        f"A {kind} Transformer for {task.name}, trained and exported with looped {__version__}.{_LOOPED * loops}", "",
         *table, "", "## Use", "", use,
     ]  # fmt: skip
     return "\n".join(lines)
@@ -69,25 +72,29 @@ def _scores(run: Run) -> dict[str, str]:
     return {f"validation {run.task.metric}": f"{result.validation:.4f}"}
 
 
+_LOOPED = (
+    " A looped Transformer applies one stack of layers again and again; the number of loops can be chosen at run time."
+)
+_DIAL = "`num_loops` is an argument of `forward` and `generate` and may exceed the number in training. "
+
 _TEXT_USE = """```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER", trust_remote_code=True)
 model = AutoModelForCausalLM.from_pretrained("FOLDER", trust_remote_code=True)
 tokens = tokenizer("The city of", return_tensors="pt", return_token_type_ids=False)
-text = model.generate(**tokens, max_new_tokens=50, do_sample=True, top_p=0.95, num_loops=12)
+text = model.generate(**tokens, max_new_tokens=50, do_sample=True, top_p=0.95{loops})
 print(tokenizer.decode(text[0]))
 ```
 
-`num_loops` is an argument of `forward` and `generate` and may exceed the number in training. `trust_remote_code` runs
-`modeling_looped.py` of this folder: read it first.
+{dial}`trust_remote_code` runs `modeling_looped.py` of this folder: read it first.
 """
 
 _OTHER_USE = """```python
 from looped.export.hub import LoopedModel
 
 model = LoopedModel.from_pretrained("FOLDER")
-scores = model(inputs, num_loops=48)
+scores = model(inputs{loops})
 ```
 
 `inputs` is {inputs}. With the `task` of `config.json`,
