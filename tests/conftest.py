@@ -49,6 +49,14 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _memory_for_others():
+    """Give back the memory of a GPU that a test no longer needs: tests in other processes may."""
+    yield
+    if torch.cuda.is_initialized() and torch.cuda.memory_reserved() > 2**31:
+        torch.cuda.empty_cache()
+
+
+@pytest.fixture(autouse=True)
 def plugins(monkeypatch):
     """Start every test without plugins, and forget those that it imports. Return a function that forgets them now."""
 
