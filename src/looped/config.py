@@ -341,7 +341,7 @@ class TrainConfig:
     loss: str = "default"
     """loss of a loop's scores: cross-entropy or squared error, or the name of your own function (FILE.py:NAME)"""
     init_from: str | None = None
-    """run folder or shipped model to take the initial weights from (None: random weights)"""
+    """run folder, model file or shipped model to take the initial weights from (None: random weights)"""
     continue_from: str | None = None
     """finished run to continue for more steps: takes over its weights, optimizer state and step, so that only the
     steps up to num_steps are trained (None: start at step 0)"""

@@ -15,6 +15,7 @@ import torch
 
 import looped
 from looped.config import RunConfig
+from looped.inference.shipping import pack
 from looped.models import build_model
 from looped.recipes import recipe
 from looped.tasks import Language
@@ -341,6 +342,16 @@ def test_init_from_a_shipped_model_uses_its_weights(name, tmp_path):
     assert (started.config, started.folder.path) == (whole, Path("runs") / whole.folder_name)
     with refused("model", "edit-distance/looped-r50"):
         Trainer(tiny(train={"init_from": "edit-distance/looped-r5"}), tmp_path / "run", quiet=True)
+
+
+def test_init_from_a_model_file_uses_its_weights(tmp_path):
+    train(tiny(), tmp_path / "first", quiet=True)
+    file = pack(tmp_path / "first", tmp_path / "model.safetensors", size=10).path
+    started, packed = Trainer(tiny(train={"init_from": str(file)}), tmp_path / "second", quiet=True), looped.load(file)
+    for key, weights in packed.model.state_dict().items():
+        assert torch.equal(started.model.state_dict()[key], weights)
+    with refused(tmp_path / "none.safetensors"):
+        Trainer(tiny(train={"init_from": str(tmp_path / "none.safetensors")}), tmp_path / "third", quiet=True)
 
 
 def test_continue_from_a_finished_run_keeps_its_optimizer_state(tmp_path):

@@ -19,7 +19,7 @@ from looped.config import RunConfig, differences
 from looped.models import build_model
 from looped.models.engines import choose_device, describe_device
 from looped.models.model import load_weights, with_new_classes
-from looped.models.pretrained import read_shipped, require_no_near_miss, resolve_name
+from looped.models.pretrained import read_card, read_shipped, read_weights, require_no_near_miss, resolve_name
 from looped.models.stack import MOST_LOOPS
 from looped.recipes import configure
 from looped.serde import by_path
@@ -40,6 +40,7 @@ from looped.utils import plugins
 from looped.utils.errors import InputError, require_field
 from looped.utils.files import save_sealed
 from looped.utils.memory import memory_for
+from looped.utils.shipped import SUFFIX
 from looped.utils.signals import handling
 from looped.utils.types import Device
 from looped.utils.version import __version__, commit
@@ -136,7 +137,7 @@ class Trainer:
             self._continue_from(RunFolder(previous))
 
     def _load_initial_weights(self, origin: str) -> None:
-        """Copy the weights of a shipped model or of another run."""
+        """Copy the weights of a model file or of another run."""
         config, weights = self._read_weights(origin) if self.group.is_main else (self.config, {})
         config = self.group.from_main(lambda: config)
         weights = self.group.tensors_from_main({"model": weights})["model"]
@@ -146,8 +147,11 @@ class Trainer:
             load_weights(self.model, weights, origin)
 
     def _read_weights(self, origin: str) -> tuple[RunConfig, dict[str, Tensor]]:
-        """Return config and weights of a shipped model or of another run. Warn if that run is unfinished."""
-        if (name := resolve_name(origin)) is not None:
+        """Return config and weights of a model file or of another run. Warn if that run is unfinished."""
+        if Path(origin).suffix == SUFFIX:
+            card = read_card(Path(origin))
+            config, weights = card.config, read_weights(card)
+        elif (name := resolve_name(origin)) is not None:
             shipped, weights = read_shipped(name)
             config = shipped.config
         else:
