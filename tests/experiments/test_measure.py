@@ -1,4 +1,4 @@
-"""What a plan asks of a run, before and after its training."""
+"""A plan of evaluations is checked before training and carried out after it."""
 
 from dataclasses import replace
 
