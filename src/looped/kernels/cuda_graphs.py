@@ -148,7 +148,8 @@ def _clean_up(stream: torch.cuda.Stream, before: torch.cuda.Stream) -> None:
     from it and replaying other graphs raises an error, until another capture ends.
     """
     torch.cuda.set_stream(before)
-    with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
+    another = torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream, capture_error_mode="thread_local")
+    with suppress(RuntimeError), another:
         torch.zeros(1, device=stream.device)
     torch.cuda.set_stream(before)
 
