@@ -59,8 +59,8 @@ def run_all(names: list[str], minutes: float, tokens: Path | None, out: Path) ->
         target = out / f"{name}-gpu-{date.today():%Y-%m}.json"
         began, log = time.monotonic(), out / f"{name}.log"
         code = stopped_after(seconds, [sys.executable, *command.split(), *inputs, "--out", str(target)], log)
-        ended = "stopped, its time was over" if code is None else "done" if code == 0 else f"FAILED, see {log}"
-        print(f"{name}: {ended} after {time.monotonic() - began:.0f} of {seconds:.0f} s", flush=True)
+        ended = {None: "stopped", 0: "done"}.get(code, "FAILED")
+        print(f"{name}: {ended} after {time.monotonic() - began:.0f} of {seconds:.0f} s, see {log}", flush=True)
         sound = sound and code in (0, None)
     return sound
 
