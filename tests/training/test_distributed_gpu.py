@@ -100,14 +100,14 @@ def assert_same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor
         if not torch.equal(value, other[name])
     ]
     if lines:
-        pytest.fail(f"{when}, {len(lines)} of {len(one)} tensors differ:\n" + "\n".join(lines))
+        pytest.fail(f"{when}: {len(lines)} of {len(one)} tensors differ\n" + "\n".join(lines))
 
 
 def assert_same_runs(one: History, other: History) -> None:
     """Compare two runs step by step. If they differ, say where that begins."""
     for step, (mine, yours) in enumerate(zip(one.steps, other.steps, strict=True)):
-        way = "launched" if step < PLAIN_CALLS else "replayed"
-        assert_same_bits(mine, yours, f"after step {step}, the first to differ and {way} if there is a graph")
+        way = "before" if step < PLAIN_CALLS else "after"
+        assert_same_bits(mine, yours, f"step {step}, {way} the capture, is the first that differs")
 
 
 @pytest.mark.parametrize("engine", ["fused", "compiled", "eager"])
@@ -127,7 +127,7 @@ def test_gradients_of_one_batch_have_the_same_bits_every_time(num_loops, engine)
     # What is injected from the second loop on is not missed by a single one.
     assert {f"gradient of {name}" for name, _ in model.named_parameters()} < first.keys()
     for call in range(1, 11):
-        assert_same_bits(first, found(), f"between calls 0 and {call}")
+        assert_same_bits(first, found(), f"calls 0 and {call}")
 
 
 @pytest.mark.parametrize("engine", ["fused", "compiled", "eager"])
