@@ -30,6 +30,11 @@ class Mixer(nn.Module):
         return state + torch.tanh(self.linear(state.mean(dim=1, keepdim=True) + state))
 
 
+class Noisy(Mixer):
+    def forward(self, state):
+        return F.dropout(super().forward(state), 0.3, self.training)
+
+
 def first_half(seq_len, num_heads):
     return (torch.arange(seq_len) < seq_len // 2).expand(1, seq_len, seq_len)
 
@@ -37,11 +42,13 @@ def first_half(seq_len, num_heads):
 @pytest.fixture(autouse=True)
 def _own_code(plugins):
     looped.register(Mixer)
+    looped.register(Noisy)
     looped.register(first_half)
 
 
 KNOBS = {
     "layer": {"layer": "Mixer"},
+    "layer with dropout of its own": {"layer": "Noisy"},
     "alibi": {"attention_bias": "alibi"},
     "mask": {"attention_bias": "first_half"},
     "dropout": {"dropout": 0.3},

@@ -44,14 +44,16 @@ class Stepper:
         model.stack.growth_limit = optimizer.growth_limit
         # A graph would replay the random numbers that it was captured with.
         may_replay = not runtime.shard and not model.config.is_random
-        uses_graph = device.type == "cuda" and self.engine != "eager" and may_replay
+        self._uses_graph = device.type == "cuda" and self.engine != "eager" and may_replay
         self._step = self._run_step
-        if uses_graph:
+        if self._uses_graph:
             self._step = Replayed(self._run_step, agree=group.all_true)
             group.before_leaving(self._step.drop_graphs)
         # With a loss on many loops, the read-outs take half as long as the loops unless they are compiled. A single
         # read-out is not worth the seconds of compilation that every new example size costs.
-        compile_read_out = uses_graph and config.supervision != "last" and model.spec.output_size < LARGE_VOCABULARY
+        compile_read_out = (
+            self._uses_graph and config.supervision != "last" and model.spec.output_size < LARGE_VOCABULARY
+        )
         read = loss_and_answers if config.loss == "default" else own_read(plugins.find("train.loss", config.loss))
         self._read = Compiled(read) if compile_read_out else read
 
@@ -151,8 +153,11 @@ class Stepper:
 
     @contextmanager
     def _random_numbers_of(self, piece: int) -> Iterator[None]:
-        """Make dropout and random starts a function of seed, step and piece, so that there is no state to save."""
-        if not self.model.config.is_random:
+        """Make dropout and random starts a function of seed, step and piece, so that a resumed run draws them alike.
+
+        Your own layer or loss may draw numbers too. A CUDA graph cannot be seeded, so a random model has none.
+        """
+        if self._uses_graph:
             yield
             return
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
