@@ -13,7 +13,7 @@ class Callback:
     """Base class of callbacks. Override what you need.
 
     Callbacks must not change the weights, because a resumed run does not call them for earlier steps again. With
-    several processes, only rank 0 calls them.
+    several processes, only rank 0 calls them, so they cannot evaluate a model that is sharded.
     """
 
     def on_step(self, trainer: "Trainer", step: int, outcome: Tensor) -> None:
