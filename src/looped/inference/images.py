@@ -15,13 +15,12 @@ from looped.models import LoopModel
 from looped.tasks import Task
 from looped.tasks.sudoku import Sudoku
 from looped.tasks.sudoku.symmetry import Symmetry, obey_rules, random_symmetries
-from looped.training.evaluation import EVALUATION_SEED, Evaluation, evaluate, num_held_out, read_outs
+from looped.training.evaluation import EVALUATION_SEED, Evaluation, batch_size, evaluate, num_held_out, read_outs
 from looped.utils.errors import InputError, require_within
 from looped.utils.stats import mean_interval
 from looped.utils.types import Progress
 
 MAX_IMAGES = 1000
-BATCH = 250
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,9 @@ def evaluate_images(
         progress=None if progress is None else lambda done, _: progress(done, total),
         observe=lambda loop, start, batch, scores: note(loop, 0, start, batch.inputs, scores),
     )
-    for start in range(0, num_puzzles, BATCH):
-        indices = np.arange(start, min(start + BATCH, num_puzzles))
+    step = batch_size(task)
+    for start in range(0, num_puzzles, step):
+        indices = np.arange(start, min(start + step, num_puzzles))
         puzzles = task.sample(EVALUATION_SEED, "test", indices, example_size).inputs
         for number, symmetry in enumerate(symmetries, 1):
             images = symmetry.apply(puzzles)
