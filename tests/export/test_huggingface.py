@@ -16,10 +16,12 @@ from looped.inference import Run
 from looped.models import build_model
 from looped.tasks import EditDistance, Language, Sudoku, Task
 from looped.tasks.language.tokenizer import TOKENIZERS, WIKI2K
+from looped.training import train
 from looped.utils.errors import InputError
 from looped.utils.shipped import shipped_path
 from tests.cli.command import answer, complaint
 from tests.tasks.conftest import PROSE
+from tests.training.conftest import tiny
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hub")
 
@@ -238,6 +240,14 @@ def test_export_command_writes_a_folder_with_a_card(tmp_path, capsys):
     before = sorted(path.name for path in (tmp_path / "hf").iterdir())
     assert "exists" in complaint(capsys, "export", "language", "--out", str(tmp_path / "hf"))
     assert sorted(path.name for path in (tmp_path / "hf").iterdir()) == before
+
+
+@pytest.mark.parametrize(("place", "run"), [("mine", "."), ("mine/checkpoints", ".."), (".", "./mine/")])
+def test_exported_folder_is_named_after_the_run(place, run, tmp_path, capsys, monkeypatch):
+    train(tiny(train={"num_steps": 1}), tmp_path / "mine", quiet=True)
+    monkeypatch.chdir(tmp_path / place)
+    answer(capsys, "export", run)
+    assert "\n# mine\n" in (tmp_path / place / "mine-hf" / "README.md").read_text()
 
 
 def test_card_of_a_model_file_has_its_test_score():

@@ -28,7 +28,8 @@ def export(arguments: list[str]) -> None:
     from looped.inference import load
 
     run = load(command.run)
-    name = "-".join(run.name.removesuffix(".safetensors").strip("/.").split("/")[-2:])
+    words = [word for word in run.name.removesuffix(".safetensors").split("/") if word.strip(".")]
+    name = "-".join(words[-2:]) or Path(run.name).resolve().name
     if command.to == "hf":
         from looped.export.huggingface import export_folder
 

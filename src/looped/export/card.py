@@ -37,7 +37,7 @@ def model_card_text(run: Run) -> str:
         dial=_DIAL if loops and is_text else "",
     )
     lines = [
-        *front, "---", "", f"# {run.name.rstrip('/').split('/')[-1]}", "",
+        *front, "---", "", f"# {Path(run.name).resolve().name}", "",
         f"A {kind} Transformer for {task.name}, trained and exported with looped {__version__}.{_LOOPED * loops}", "",
         *table, "", "## Use", "", use,
     ]  # fmt: skip
