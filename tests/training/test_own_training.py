@@ -15,6 +15,8 @@ from looped.training.run_folder import RunFolder
 from looped.training.schedules import free_loops_at
 from looped.training.trainer import Trainer, train
 from looped.utils.errors import InputError
+from tests.cli.command import complaint
+from tests.paths import ROOT
 from tests.refusal import refused
 from tests.training.conftest import MODEL, TASK, tiny
 
@@ -171,4 +173,16 @@ def test_more_free_loops_than_a_stack_can_run_raise_before_the_first_step(tmp_pa
     with pytest.raises(InputError) as caught:
         train(config, tmp_path / "run", quiet=True)
     assert caught.value.field == "train.free_loops"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "item"), [("--callback", "focal_loss"), ("--train.loss", "StopEarly"), ("--model.layer", "focal_loss")]
+)
+def test_own_code_of_another_kind_is_one_line(flag, item, plugins, tmp_path, capsys):
+    file = ROOT / "examples" / "own_loss.py"
+    said = complaint(
+        capsys, "train", "lcs", "--recipe", "laptop", flag, f"{file}:{item}", "--out", str(tmp_path / "run")
+    )
+    assert item in said
     assert not (tmp_path / "run").exists()

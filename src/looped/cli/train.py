@@ -9,11 +9,13 @@ import tyro
 from looped.cli import COMPLETE
 from looped.cli.args import JSON_HELP, command_class, expand_train_flags, leading_task, parse, peek, show
 from looped.utils import plugins
+from looped.utils.errors import require_type
 from looped.utils.launch import reported_once
 from looped.utils.text import duration
 
 if TYPE_CHECKING:
     from looped.config import RunConfig
+    from looped.training import Callback
 
 _HELP = "Train a model. The same command resumes a stopped run."
 _RECIPE_HELP = (
@@ -40,7 +42,7 @@ def train(arguments: list[str]) -> None:
     interrupted = None
     with joined(config.train.runtime.device) as group:
         try:
-            callbacks = [plugins.find("--callback", name)() for name in parsed.callback]
+            callbacks = [_callback(name) for name in parsed.callback]
             trainer = training.Trainer(config, parsed.out, group=group, callbacks=callbacks)
             result = trainer.fit(f"recipe {parsed.recipe}: {_summary(config)}")
         except training.Interrupted as stop:
@@ -56,6 +58,15 @@ def train(arguments: list[str]) -> None:
     show(encode(result), f"{result.folder}: {text}", as_json=parsed.json)
     if interrupted is not None:
         raise interrupted  # exit with an error, so that a script does not use an unfinished run
+
+
+def _callback(name: str) -> "Callback":
+    """Return a new callback of the class with this name."""
+    from looped.training import Callback
+
+    callback = plugins.call(f"--callback {name}", plugins.find("--callback", name))
+    require_type("--callback", callback, Callback)
+    return callback
 
 
 def parse_run(arguments: list[str]) -> tuple[Any, "RunConfig"]:

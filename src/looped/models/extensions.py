@@ -21,7 +21,7 @@ def own_layers(config: ModelConfig, generator: Generator) -> nn.ModuleList:
     build = plugins.find("model.layer", config.layer)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        layers = [build(config) for _ in range(config.num_layers)]
+        layers = [plugins.call(config.layer, build, config) for _ in range(config.num_layers)]
     for layer in layers:
         is_module = isinstance(layer, nn.Module) and any(True for _ in layer.parameters())
         require(is_module, f"model.layer: expected a module with parameters from {config.layer}, got {layer!r}")

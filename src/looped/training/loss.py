@@ -13,7 +13,7 @@ from looped.kernels import linear_cross_entropy
 from looped.models import LoopModel
 from looped.tasks import Batch
 from looped.training.schedules import backprop_loops, supervised_loops
-from looped.utils.errors import require
+from looped.utils.errors import require, require_field
 
 LARGE_VOCABULARY = 4096
 """from this vocabulary size on, logits are never stored"""
@@ -74,7 +74,8 @@ OwnLoss = Callable[[Tensor, TensorBatch], Tensor]
 
 
 def own_read(loss: OwnLoss) -> Read:
-    """Return a read-out with a user's loss. Raise InputError, when it is called, unless the loss is a scalar."""
+    """Return a read-out with a user's loss. When it is called, raise InputError unless the loss is a scalar."""
+    require_field(not isinstance(loss, type), "train.loss", "a function of scores and batch", repr(loss))
 
     def read(model: LoopModel, state: Tensor, batch: TensorBatch) -> tuple[Tensor, Tensor]:
         scores = model.read_out(state)
