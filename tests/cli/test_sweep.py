@@ -69,5 +69,6 @@ def test_sweep_with_wrong_input_prints_one_line_and_trains_nothing(capsys, tmp_p
     assert "--out: expected other flags" in complaint(
         capsys, *TASK, "--grid", "model.num-loops=2", *place, "--out", "a"
     )
+    assert "--grid: expected FLAG=VALUE,VALUE, got none" in complaint(capsys, *TASK, "--grid", *place)
     assert "unknown task" in complaint(capsys, "sweep", "edit", "--grid", "model.num-loops=2", *place)
     assert list(tmp_path.iterdir()) == []

@@ -395,6 +395,14 @@ def test_runner_trains_a_run_per_seed(tmp_path):
     assert len(status(made, tmp_path, load_records(None, tmp_path), num_seeds=3)) == 3
 
 
+def test_paper_run_with_no_pattern_of_cells_trains_nothing(tmp_path, monkeypatch, capsys):
+    """The pattern may be a variable of the shell that is empty."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["paper", "run", "table1", "--scale", "smoke", "--cells", "--workers", "1"]) == 2
+    assert capsys.readouterr().err.startswith("looped: --cells: expected patterns")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_paper_list_has_every_experiment(capsys):
     assert main(["paper", "list", "--scale", "gpu", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["experiments"]

@@ -111,6 +111,8 @@ def paper(arguments: list[str]) -> None:
     for name, place in vars(command).items():
         if name in ("root", "results", "out"):
             require_folder(name, place)
+    # An empty variable of a shell must not mean all cells.
+    require("--cells" not in rest or bool(command.cells), "--cells: expected patterns of ROW:COLUMN, got none")
     carry_out(command)
 
 

@@ -47,6 +47,7 @@ def sweep(arguments: list[str]) -> None:
     """Train and test all runs of a grid and print a table."""
     own, training = _split_flags(arguments)
     command = parse(SweepCommand, own, "looped sweep")
+    require(bool(command.grid), "--grid: expected FLAG=VALUE,VALUE, got none")
     for flag in (*training, *(f"--{text.removeprefix('--')}" for text in command.grid)):
         name = flag.partition("=")[0]
         require(name not in _NOT_FOR_TRAINING, f"{name}: expected other flags of `looped train`, got {name}. {_HINT}")
