@@ -71,10 +71,21 @@ def test_every_entry_of_a_recipe_is_for_something_that_exists(name):
     assert set(RECIPES[name]) <= {"*", *TASKS, *(f"{task}/{block}" for task in TASKS for block in BLOCKS)}
 
 
-def test_recipe_dense_is_for_string_tasks_only():
-    assert [task for task in TASKS if "dense" in recipes_for(task)] == ["edit-distance", "lcs"]
-    with refused("recipe", "dense"):
-        recipe("dense", "sudoku")
+@pytest.mark.parametrize("name", ["dense", "long", "warm", "laptop-dense"])
+def test_recipe_with_answers_for_prefixes_is_for_string_tasks_only(name):
+    assert [task for task in TASKS if name in recipes_for(task)] == ["edit-distance", "lcs"]
+    assert recipe(name, "lcs").task.answers == "prefixes"
+    with refused("recipe", name):
+        recipe(name, "sudoku")
+
+
+@pytest.mark.parametrize("task", ["edit-distance", "lcs"])
+@pytest.mark.parametrize("block", BLOCKS)
+def test_recipe_long_is_dense_with_four_times_the_steps(task, block):
+    dense = recipe("dense", task, block)
+    steps, curriculum = dense.train.num_steps, dense.train.curriculum.curriculum_steps
+    longer = dense.train.override(num_steps=4 * steps, curriculum_steps=4 * curriculum)
+    assert recipe("long", task, block) == replace(dense, train=longer)
 
 
 def test_recipe_warm_is_for_blocks_with_shipped_models_only():
