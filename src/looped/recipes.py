@@ -49,9 +49,6 @@ _DENSE_STRINGS = {**_SIX_LENGTHS, **_GRADIENT_LIMITS, "batch_size": 128}
 _LOOPED_DENSE = {"muon_learning_rate": 0.004, "learning_rate": 4e-4}
 _MODULATED_DENSE = {"muon_learning_rate": 0.003, "learning_rate": 3e-4}
 
-# A step of few loops is cheap, and models with few loops go on learning for longer.
-_LONG = 4
-
 # Shipped models know how to compare strings, so longer strings or more loops need a short training at lower rates.
 _WARM_STRINGS = {**_DENSE_STRINGS, "size_choices": (0.6, 0.7, 0.8, 0.9, 1.0)}
 _LOOPED_WARM = {"muon_learning_rate": 0.003, "learning_rate": 3e-4}
@@ -85,6 +82,25 @@ _LAPTOP: dict[str, dict[str, Any]] = {
 }
 _LAPTOP_EDIT_DISTANCE = {"length": 6, "alphabet": 3, "max_letters": 3}
 _LAPTOP_LCS = {"length": 8, "alphabet": 3, "max_letters": 3}
+
+
+def _dense(factor: int = 1) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the recipe `dense` with `factor` times its steps."""
+
+    def strings(curriculum_steps: int, num_steps: int) -> dict[str, dict[str, Any]]:
+        steps = {"curriculum_steps": factor * curriculum_steps, "num_steps": factor * num_steps}
+        return {"task": {"answers": "prefixes"}, "train": {**_DENSE_STRINGS, **steps}}
+
+    return {
+        _ALL: _FAST,
+        "edit-distance": strings(6000, 10_000),
+        "edit-distance/looped": {"train": _LOOPED_DENSE},
+        "edit-distance/modulated": {"train": _MODULATED_DENSE},
+        "lcs": strings(4800, 8000),
+        "lcs/looped": {"train": _LOOPED_DENSE},
+        "lcs/modulated": {"train": _MODULATED_DENSE},
+    }
+
 
 # recipe -> "*", task or task/block -> part of the config -> field -> value
 RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
@@ -179,36 +195,9 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
         },
         "language/standard": _STANDARD_LANGUAGE_MODEL,
     },
-    "dense": {
-        _ALL: _FAST,
-        "edit-distance": {
-            "task": {"answers": "prefixes"},
-            "train": {**_DENSE_STRINGS, "curriculum_steps": 6000, "num_steps": 10_000},
-        },
-        "edit-distance/looped": {"train": _LOOPED_DENSE},
-        "edit-distance/modulated": {"train": _MODULATED_DENSE},
-        "lcs": {
-            "task": {"answers": "prefixes"},
-            "train": {**_DENSE_STRINGS, "curriculum_steps": 4800, "num_steps": 8000},
-        },
-        "lcs/looped": {"train": _LOOPED_DENSE},
-        "lcs/modulated": {"train": _MODULATED_DENSE},
-    },
-    "long": {
-        _ALL: _FAST,
-        "edit-distance": {
-            "task": {"answers": "prefixes"},
-            "train": {**_DENSE_STRINGS, "curriculum_steps": _LONG * 6000, "num_steps": _LONG * 10_000},
-        },
-        "edit-distance/looped": {"train": _LOOPED_DENSE},
-        "edit-distance/modulated": {"train": _MODULATED_DENSE},
-        "lcs": {
-            "task": {"answers": "prefixes"},
-            "train": {**_DENSE_STRINGS, "curriculum_steps": _LONG * 4800, "num_steps": _LONG * 8000},
-        },
-        "lcs/looped": {"train": _LOOPED_DENSE},
-        "lcs/modulated": {"train": _MODULATED_DENSE},
-    },
+    "dense": _dense(),
+    # A step of few loops is cheap, and models with few loops go on learning for longer.
+    "long": _dense(4),
     "warm": {
         _ALL: _FAST,
         "edit-distance": {
