@@ -220,7 +220,7 @@ class Trainer:
         config = self.config
         require_tracker(config.train.runtime.track)
         free_loops = config.train.free_loops
-        right = config.model.num_loops + max(free_loops, default=0) <= MOST_LOOPS
+        right = self.model.stack.checked_loops(None) + max(free_loops, default=0) <= MOST_LOOPS
         require_field(right, "train.free_loops", f"at most {MOST_LOOPS:,} loops with the trained ones", free_loops)
         for size in sizes(config):
             config.task.sample(config.seed, "train", [0], size)
