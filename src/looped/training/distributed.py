@@ -9,6 +9,7 @@ overlap with, and one collective per step is enough.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ Value = TypeVar("Value")
 
 TIMEOUT = timedelta(minutes=30)
 """how long a rank waits for the others: an evaluation on rank 0 takes minutes"""
+SETTLE_SECONDS = 0.5
+"""time for gloo's threads to drop the tensors of a failed collective: at the interpreter's end that would abort it"""
 
 # PyTorch 2.13 renamed it.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -187,6 +190,7 @@ def joined(device: Device = "auto") -> Iterator[Group]:
         if not is_first and (lost or isinstance(error, (InputError, OSError))):
             end_silently()
         if lost:
+            time.sleep(SETTLE_SECONDS)
             raise InputError(
                 f"rank {group.rank} lost the connection to another rank, which was killed or failed. "
                 "The same command resumes the run; with --max-restarts, torchrun does so by itself."
