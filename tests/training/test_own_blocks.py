@@ -155,8 +155,9 @@ def test_dropout_and_random_start_are_off_outside_training():
     assert not torch.equal(before, model(inputs))
 
 
-def test_dropout_with_recomputed_loops_has_the_gradient_of_stored_ones():
-    config = replace(tiny(model=LOOPED).model, dropout=0.5)
+@pytest.mark.parametrize("knob", [{"dropout": 0.5}, {"layer": "Noisy"}])
+def test_dropout_with_recomputed_loops_has_the_gradient_of_stored_ones(knob):
+    config = replace(tiny(model=LOOPED).model, **knob)
     inputs = torch.from_numpy(TASK.sample(0, "test", range(4)).inputs)
     gradients = []
     for remat in (0, 2):

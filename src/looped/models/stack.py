@@ -320,7 +320,7 @@ class LoopStack(ShapedModule):
                 yield t, state
         for start in range(first_with_grad, num_loops, self.remat):
             loops = range(start, min(start + self.remat, num_loops))
-            keep_rng = self.config.dropout > 0
+            keep_rng = self.config.dropout > 0 or self.config.layer != "transformer"  # your own layer may have dropout
             states = checkpoint(piece, state, embeddings, loops, use_reentrant=False, preserve_rng_state=keep_rng)
             yield from zip((t for t in loops if t in read), states, strict=False)
             state = states[-1]
