@@ -12,6 +12,8 @@ from looped.config import ModelConfig
 from looped.models import LoopStack, build_model
 from looped.models.engines import set_engine
 from looped.models.fused import why_not_fused
+from looped.training import step
+from looped.training.step import Stepper
 from looped.training.trainer import Trainer
 from looped.utils.errors import InputError
 from tests.refusal import refused
@@ -167,6 +169,28 @@ def test_dropout_with_recomputed_loops_has_the_gradient_of_stored_ones(knob):
         model(inputs).square().mean().backward()
         gradients.append(model.embedding.grad)
     torch.testing.assert_close(*gradients)
+
+
+class Recorded:
+    """Stand for a function that CUDA graphs replay, which need a GPU."""
+
+    def __init__(self, function, agree):
+        pass
+
+    def drop_graphs(self):
+        pass
+
+
+@pytest.mark.filterwarnings("default")  # compilers emit warnings of their own
+@pytest.mark.parametrize(
+    ("layer", "remat", "replayed"), [("Mixer", 0, True), ("Mixer", 1, False), ("transformer", 1, True)]
+)
+def test_own_layer_with_recomputed_loops_is_not_replayed(layer, remat, replayed, monkeypatch):
+    """Recomputed loops need the state of the random numbers, which cannot be read during a capture."""
+    monkeypatch.setattr(step, "Replayed", Recorded)
+    config = tiny(model={**LOOPED, "layer": layer}, train={"remat": remat, "engine": "compiled"})
+    stepper = Stepper(build_model(config.model, TASK.spec), config.train, torch.device("cuda"))
+    assert isinstance(stepper._step, Recorded) == replayed
 
 
 def test_layer_hook_sees_every_layer_and_may_replace_its_state():

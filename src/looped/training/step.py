@@ -42,8 +42,10 @@ class Stepper:
         self.engine: Engine = set_engine(model.stack, runtime.engine)
         model.stack.remat = runtime.remat
         model.stack.growth_limit = optimizer.growth_limit
-        # A graph would replay the random numbers that it was captured with.
-        may_replay = not runtime.shard and not model.config.is_random
+        # A graph would replay the random numbers that it was captured with. Loops of your own layer that are computed
+        # again need the state of the random numbers, which cannot be read during a capture.
+        recomputes_own = runtime.remat > 0 and model.config.layer != "transformer"
+        may_replay = not runtime.shard and not model.config.is_random and not recomputes_own
         self._uses_graph = device.type == "cuda" and self.engine != "eager" and may_replay
         self._step = self._run_step
         if self._uses_graph:
