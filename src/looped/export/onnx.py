@@ -156,7 +156,7 @@ def compare_at(run: Run, file: Path | bytes, inputs: Tensor, loops: Sequence[int
 def _largest_difference(first: Tensor, second: Tensor) -> float:
     """Return the largest difference of a score. Scores that overflow in both are equal; in one alone, they differ."""
     differences = torch.where(first.isfinite() | second.isfinite(), (first - second).abs(), 0.0)
-    return float(differences.nan_to_num(nan=torch.inf).max())
+    return float(differences.nan_to_num(nan=torch.inf, posinf=torch.inf).max())
 
 
 def open_session(file: Path | bytes) -> "onnxruntime.InferenceSession":
