@@ -149,7 +149,7 @@ def _clean_up(stream: torch.cuda.Stream, before: torch.cuda.Stream) -> None:
     """
     torch.cuda.set_stream(before)
     another = torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream, capture_error_mode="thread_local")
-    with suppress(RuntimeError), another:
+    with suppress(RuntimeError), _without_garbage_collection(), another:
         torch.zeros(1, device=stream.device)
     torch.cuda.set_stream(before)
 
