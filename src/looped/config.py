@@ -431,8 +431,9 @@ class RunConfig:
         may_run_free = self.model.block != "standard" or not any(self.train.free_loops)
         require_field(may_run_free, "free_loops", "none: a standard model has no loops", self.train.free_loops)
         has_rows = self.model.supports_loops(self.model.num_loops + max(self.train.free_loops, default=0))
-        none = f"none with conditioning {self.model.conditioning!r}, which has a row for each trained loop only"
-        require_field(has_rows, "free_loops", none, self.train.free_loops)
+        table = f"conditioning {self.model.conditioning!r} and extrapolation 'extend'"
+        zeros = f"zeros alone with {table}, which have no rows for loops beyond the trained ones"
+        require_field(has_rows, "free_loops", zeros, self.train.free_loops)
         gated, supervision = self.model.halting_gate, self.train.supervision
         trains_gate = "halting (--train.supervision halting), which trains the halting gate"
         expected = trains_gate if gated else "another value without --model.halting-gate"
