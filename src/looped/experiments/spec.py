@@ -42,8 +42,8 @@ class EvalPlan:
     """also measure how far the output moves with the input"""
 
     def __post_init__(self) -> None:
-        counts = {"size": self.size} if self.size is not None else {}
-        require_counts(**counts)
+        if self.size is not None:
+            require_counts(size=self.size)
         for multiple in self.many_loops:
             require_counts(many_loops=multiple)
         for multiple in self.sizes:
