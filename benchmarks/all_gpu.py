@@ -4,7 +4,8 @@
 
 Every benchmark gets its share of the minutes that are left, and is stopped when they are over. Each writes its file
 after every row, so what it has measured by then is kept: FOLDER/NAME-gpu-YEAR-MONTH.json, and what it printed in
-FOLDER/NAME.log. They run one after the other, because they time the GPU. `precision` needs a text as token ids.
+FOLDER/NAME.log. They run one after the other, because they time the GPU. `float8-text` needs a text as
+token ids.
 """
 
 import argparse
