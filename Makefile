@@ -73,8 +73,8 @@ GPU_PACKAGES_FOR ?= 3.12
 gpu bench-gpu: GPU_PYTHON = $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 gpu bench-gpu: export PYTHONPATH = $(abspath src):$(abspath $(GPU_PACKAGES))
 
-# So many processes share the GPU. A test that takes longer than its seconds shows where it waits and ends its process;
-# another process goes on. $(GPU_RESULTS)/tests.log gets every outcome as it comes, with all of a failure.
+# JOBS tests run at a time. One that takes more than TEST_SECONDS shows where it waits and ends its process, and a new
+# process runs the others. $(GPU_RESULTS)/tests.log gets every outcome at once, with all messages of a failure.
 JOBS ?= 8
 TEST_SECONDS ?= 120
 GPU_RESULTS ?= .gpu-results

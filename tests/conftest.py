@@ -1,7 +1,7 @@
 """Set before any test where machine code is kept, how Triton's kernels run without a GPU, and what Ctrl-C does.
 
-With TEST_LOG=FILE, every test is written there when it begins and when it ends, so that a stopped session leaves what
-it found.
+With TEST_LOG=FILE, every test is written there when it begins and when it ends, so that tests which are stopped leave
+what they found.
 """
 
 import os
