@@ -4,8 +4,7 @@
 
 Every benchmark gets its share of the minutes that are left, and is stopped when they are over. Each writes its file
 after every row, so what it has measured by then is kept: FOLDER/NAME-gpu-YEAR-MONTH.json, and what it printed in
-FOLDER/NAME.log. They run one after the other, because they time the GPU. `float8-text` needs a text as
-token ids.
+FOLDER/NAME.log. They run one after the other, because they time the GPU. `float8-text` needs a text as token ids.
 """
 
 import argparse
@@ -73,9 +72,13 @@ if __name__ == "__main__":
     parser.add_argument("--tokens", type=Path, help="text for `float8-text`, which is left out without one")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="folder of the results")
     options = parser.parse_args()
+    if not options.minutes > 0:
+        parser.error(f"--minutes: expected a positive number, got {options.minutes:g}")
     chosen = [name for name in WORK if name in options.only]
     if options.tokens is None and "float8-text" in chosen:
         chosen.remove("float8-text")
+        if not chosen:
+            parser.error("--only float8-text: expected --tokens TOKENS.npy, got none")
         print("float8-text: left out, it needs --tokens", flush=True)
     tokens = None if options.tokens is None else options.tokens.resolve()
     sys.exit(not run_all(chosen, options.minutes, tokens, options.out.resolve()))
