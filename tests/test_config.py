@@ -56,7 +56,7 @@ BLOCKS = get_args(get_type_hints(ModelConfig)["block"])
         for task in TASKS
         for name in recipes_for(task)
         for block in BLOCKS
-        if (name, block) != ("warm", "standard")  # no standard model is shipped
+        if name not in ("warm", "tune") or block != "standard"  # no standard model is shipped
     ],
 )
 def test_every_recipe_gives_every_task_and_block_a_config(name, task, block):
@@ -71,7 +71,7 @@ def test_every_entry_of_a_recipe_is_for_something_that_exists(name):
     assert set(RECIPES[name]) <= {"*", *TASKS, *(f"{task}/{block}" for task in TASKS for block in BLOCKS)}
 
 
-@pytest.mark.parametrize("name", ["dense", "long", "warm", "laptop-dense"])
+@pytest.mark.parametrize("name", ["dense", "long", "warm", "tune", "laptop-dense"])
 def test_recipe_with_answers_for_prefixes_is_for_string_tasks_only(name):
     assert [task for task in TASKS if name in recipes_for(task)] == ["edit-distance", "lcs"]
     assert recipe(name, "lcs").task.answers == "prefixes"
@@ -88,10 +88,11 @@ def test_recipe_long_is_dense_with_four_times_the_steps(task, block):
     assert recipe("long", task, block) == replace(dense, train=longer)
 
 
-def test_recipe_warm_is_for_blocks_with_shipped_models_only():
-    assert recipe("warm", "lcs", "modulated").train.init_from in list_models()
+@pytest.mark.parametrize("name", ["warm", "tune"])
+def test_recipe_from_trained_weights_is_for_blocks_with_shipped_models_only(name):
+    assert recipe(name, "lcs", "modulated").train.init_from in list_models()
     with refused("model.block", "standard"):
-        recipe("warm", "lcs", "standard")
+        recipe(name, "lcs", "standard")
 
 
 def test_answers_for_prefixes_are_part_of_a_runs_identity():

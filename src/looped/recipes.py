@@ -5,6 +5,7 @@
 - `dense`: the string tasks, trained on the answers for all prefixes
 - `long`: `dense` with four times the steps, for models with few loops
 - `warm`: `dense`, from the weights of a shipped model
+- `tune`: `warm` with small batches and a hundredth of its examples
 - `laptop`: a small version of `fast` for two CPU cores
 - `laptop-dense`: the string tasks of `laptop`, trained on the answers for all prefixes
 
@@ -53,6 +54,16 @@ _MODULATED_DENSE = {"muon_learning_rate": 0.003, "learning_rate": 3e-4}
 _WARM_STRINGS = {**_DENSE_STRINGS, "size_choices": (0.6, 0.7, 0.8, 0.9, 1.0)}
 _LOOPED_WARM = {"muon_learning_rate": 0.003, "learning_rate": 3e-4}
 _MODULATED_WARM = {"muon_learning_rate": 0.002, "learning_rate": 2e-4}
+
+_TUNED_STRINGS = {
+    **_WARM_STRINGS,
+    "muon_learning_rate": 0.002,
+    "learning_rate": 2e-4,
+    "warmup_steps": 10,
+    "batch_size": 16,
+    "curriculum_steps": 200,
+    "num_steps": 400,
+}
 
 _FAST: dict[str, dict[str, Any]] = {
     "model": {"dim": 256, "num_heads": 4, "injection": "add", "positions": "rotary", "precision": "bfloat16"},
@@ -213,6 +224,16 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
         "lcs/looped": {"train": {**_LOOPED_WARM, "init_from": "lcs/looped-r50"}},
         "lcs/modulated": {"train": {**_MODULATED_WARM, "init_from": "lcs/modulated-r50"}},
     },
+    # More loops for a trained model take a few thousand strings, so two CPU cores are enough (dev/LOG.md).
+    "tune": {
+        _ALL: _FAST,
+        **{task: {"task": {"answers": "prefixes"}, "train": _TUNED_STRINGS} for task in ("edit-distance", "lcs")},
+        **{
+            f"{task}/{block}": {"train": {"init_from": f"{task}/{block}-r50"}}
+            for task in ("edit-distance", "lcs")
+            for block in ("looped", "modulated")
+        },
+    },
     "laptop": {
         _ALL: _LAPTOP,
         # Short strings first. Without them, looped models often use only the lengths for a long time.
@@ -253,7 +274,7 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     },
 }
 
-_STRING_RECIPES = ("dense", "long", "warm", "laptop-dense")
+_STRING_RECIPES = ("dense", "long", "warm", "tune", "laptop-dense")
 
 
 def recipes_for(task: str) -> tuple[str, ...]:
@@ -281,8 +302,10 @@ def recipe(name: str, task: str, block: str = "looped") -> RunConfig:
             model=replace(config.model, **part.get("model", {})),
             train=config.train.override(**part.get("train", {})),
         )
-    has_origin = name != "warm" or config.train.init_from is not None
-    require_field(has_origin, "model.block", "looped or modulated for warm, because no other model is shipped", block)
+    has_origin = name not in ("warm", "tune") or config.train.init_from is not None
+    require_field(
+        has_origin, "model.block", f"looped or modulated for {name}, because no other model is shipped", block
+    )
     return config
 
 

@@ -249,14 +249,15 @@ def test_long_table_has_the_dense_cells_with_few_loops_and_four_times_their_step
         assert (cell.recipe, cell.paper) == ("long", dense[name].paper)
 
 
-@pytest.mark.parametrize("name", ["table1-long", "table1-warm"])
+@pytest.mark.parametrize("name", ["table1-long", "table1-warm", "table1-tune"])
 def test_tables_of_other_recipes_have_the_dense_runs_at_small_scales(name):
     dense = cells_of("table1-dense", "laptop")
     assert all(cell.config == dense[each].config for each, cell in cells_of(name, "laptop").items())
 
 
-def test_warm_table_starts_from_shipped_models_of_strings_that_are_as_long_or_shorter():
-    cells = experiment("table1-warm", "gpu").cells
+@pytest.mark.parametrize("name", ["table1-warm", "table1-tune"])
+def test_table_from_trained_weights_starts_from_shipped_models_of_strings_that_are_as_long_or_shorter(name):
+    cells = experiment(name, "gpu").cells
     assert len(cells) == 14
     for cell in cells:
         shipped = read_shipped(cell.config.train.init_from)[0].config

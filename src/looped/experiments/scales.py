@@ -148,6 +148,13 @@ def warm_config(problem: str, scale: Scale, block: str, **model: Any) -> RunConf
     return base_config(problem, scale, block, "warm", **model)
 
 
+def tune_config(problem: str, scale: Scale, block: str, **model: Any) -> RunConfig:
+    """Return `warm_config` with a hundredth of its examples, if there are trained weights to start from."""
+    if block == "standard" or SCALE_SPECS[scale].recipe == "laptop":
+        return dense_config(problem, scale, block, **model)
+    return base_config(problem, scale, block, "tune", **model)
+
+
 def fit_budget(config: RunConfig, scale: Scale) -> RunConfig:
     """Make a run fit into eight minutes at `gpu` scale, by smaller batches or, if these do not suffice, fewer steps."""
     if scale != "gpu" or estimated_seconds(config, scale) <= GPU_TRAINING_SECONDS:

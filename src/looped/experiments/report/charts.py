@@ -11,7 +11,7 @@ from looped.experiments.spec import MANY_LOOPS, Cell
 from looped.utils.stats import correlation
 from looped.viz.plots import COLOURS, GREY, PALETTE, Chart, Dots, Level, Lines, Series
 
-RECIPE_MARKERS = {"fast": "o", "dense": "s", "long": "P", "warm": "D", "paper": "^"}
+RECIPE_MARKERS = {"fast": "o", "dense": "s", "long": "P", "warm": "D", "tune": "X", "paper": "^"}
 MARKER_NAMES = {"s": "squares", "P": "plus signs", "D": "diamonds", "^": "triangles"}
 """all markers but the dots, which any recipe may have"""
 EXTRAPOLATIONS = ("clamp", "rescale")

@@ -20,6 +20,7 @@ RECIPE_TEXTS = {
     "dense": "also trains on the answers for all prefixes",
     "long": "is dense with four times the steps",
     "warm": "is dense from the weights of a shipped model",
+    "tune": "is warm with a hundredth of its examples",
 }
 """the known recipes in the order of their columns"""
 SIGNS = {"agrees": "=", "better": "▲", "worse": "▼", "inconclusive": "?"}
