@@ -5,7 +5,7 @@
 - `dense`: the string tasks, trained on the answers for all prefixes
 - `long`: `dense` with four times the steps, for models with few loops
 - `warm`: `dense`, from the weights of a shipped model
-- `tune`: `warm` with small batches and a hundredth of its examples
+- `tune`: a short training of a shipped model, with small batches; for strings a hundredth of the examples of `warm`
 - `laptop`: a small version of `fast` for two CPU cores
 - `laptop-dense`: the string tasks of `laptop`, trained on the answers for all prefixes
 
@@ -55,15 +55,8 @@ _WARM_STRINGS = {**_DENSE_STRINGS, "size_choices": (0.6, 0.7, 0.8, 0.9, 1.0)}
 _LOOPED_WARM = {"muon_learning_rate": 0.003, "learning_rate": 3e-4}
 _MODULATED_WARM = {"muon_learning_rate": 0.002, "learning_rate": 2e-4}
 
-_TUNED_STRINGS = {
-    **_WARM_STRINGS,
-    "muon_learning_rate": 0.002,
-    "learning_rate": 2e-4,
-    "warmup_steps": 10,
-    "batch_size": 16,
-    "curriculum_steps": 200,
-    "num_steps": 400,
-}
+_TUNED = {"muon_learning_rate": 0.002, "learning_rate": 2e-4, "warmup_steps": 10, "num_steps": 400}
+_TUNED_STRINGS = {**_WARM_STRINGS, **_TUNED, "batch_size": 16, "curriculum_steps": 200}
 
 _FAST: dict[str, dict[str, Any]] = {
     "model": {"dim": 256, "num_heads": 4, "injection": "add", "positions": "rotary", "precision": "bfloat16"},
@@ -224,13 +217,17 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
         "lcs/looped": {"train": {**_LOOPED_WARM, "init_from": "lcs/looped-r50"}},
         "lcs/modulated": {"train": {**_MODULATED_WARM, "init_from": "lcs/modulated-r50"}},
     },
-    # More loops for a trained model take a few thousand strings, so two CPU cores are enough (dev/LOG.md).
+    # More loops for a trained model take a few thousand examples, so two CPU cores are enough (dev/LOG.md).
     "tune": {
         _ALL: _FAST,
         **{task: {"task": {"answers": "prefixes"}, "train": _TUNED_STRINGS} for task in ("edit-distance", "lcs")},
+        "sudoku": {
+            "model": {"positions": "coordinates"},
+            "train": {**_TUNED, "supervision": "mean", "batch_size": 32},
+        },
         **{
-            f"{task}/{block}": {"train": {"init_from": f"{task}/{block}-r50"}}
-            for task in ("edit-distance", "lcs")
+            f"{task}/{block}": {"train": {"init_from": f"{task}/{block}-r{DEPTHS[task][1]}"}}
+            for task in ("edit-distance", "lcs", "sudoku")
             for block in ("looped", "modulated")
         },
     },
@@ -274,12 +271,12 @@ RECIPES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     },
 }
 
-_STRING_RECIPES = ("dense", "long", "warm", "tune", "laptop-dense")
+_SOME_TASKS = ("dense", "long", "warm", "tune", "laptop-dense")
 
 
 def recipes_for(task: str) -> tuple[str, ...]:
-    """Return the names of a task's recipes. Some are for string tasks only."""
-    return tuple(name for name in RECIPES if name not in _STRING_RECIPES or task in RECIPES[name])
+    """Return the names of a task's recipes. Some are for the tasks that they name only."""
+    return tuple(name for name in RECIPES if name not in _SOME_TASKS or task in RECIPES[name])
 
 
 def depth_of(name: str, task: str) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from looped.config import RunConfig
 from looped.experiments.spec import EvalPlan, Scale
-from looped.recipes import depth_of, recipe
+from looped.recipes import depth_of, recipe, recipes_for
 from looped.tasks.language.stories import NAME as STORIES
 from looped.training.flops import CPU_FLOPS_PER_SECOND, estimated_flops
 
@@ -149,9 +149,10 @@ def warm_config(problem: str, scale: Scale, block: str, **model: Any) -> RunConf
 
 
 def tune_config(problem: str, scale: Scale, block: str, **model: Any) -> RunConfig:
-    """Return `warm_config` with a hundredth of its examples, if there are trained weights to start from."""
+    """Return a short training from the weights of a shipped model, if there is one for the block and the scale."""
     if block == "standard" or SCALE_SPECS[scale].recipe == "laptop":
-        return dense_config(problem, scale, block, **model)
+        has_prefixes = "dense" in recipes_for(PROBLEMS[problem].task)
+        return (dense_config if has_prefixes else base_config)(problem, scale, block, **model)
     return base_config(problem, scale, block, "tune", **model)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from looped.config import RunConfig
 from looped.experiments.scales import (
     BLOCKS,
+    PROBLEMS,
     SCALE_SPECS,
     base_config,
     dense_config,
@@ -21,9 +22,11 @@ from looped.experiments.scales import (
     layers_of,
     loops_of,
     scale_steps,
+    tune_config,
 )
 from looped.experiments.spec import FULL_SIZE, MANY_LOOPS, Cell, Experiment, Scale
 from looped.models import build_model
+from looped.recipes import depth_of
 from looped.training.flops import estimated_flops
 
 PROBLEM = "ED40"
@@ -316,6 +319,38 @@ def loops_dense(scale: Scale) -> Experiment:
     )
 
 
+def keep_answer(scale: Scale) -> Experiment:
+    """Train shipped models further so that they keep their answer for ten times their loops."""
+    multiples = (1, 2, 5, 10)
+    cells = []
+    for problem in ("LCS60", "Sudoku"):
+        shipped_loops = depth_of("tune", PROBLEMS[problem].task)[1]
+        num_loops = shipped_loops if scale in FULL_SIZE else SCALE_SPECS[scale].study_loops
+        for block in BLOCKS:
+            config = tune_config(problem, scale, block, num_loops=num_loops)
+            free_loops = (0, 0, 0, num_loops, 3 * num_loops, 9 * num_loops)
+            config = fit_budget(replace(config, train=config.train.override(free_loops=free_loops)), scale)
+            cells += [
+                Cell(
+                    f"{problem}, {block}", f"{multiple}x", config, shows=f"sets/{MANY_LOOPS}", recipe="tune",
+                    at_loops=multiple * num_loops,
+                )
+                for multiple in multiples
+            ]  # fmt: skip
+    size = 1000 if scale in FULL_SIZE else SCALE_SPECS[scale].test_size
+    return _study(
+        "keep-answer",
+        "Ten times the loops, from trained weights",
+        "A shipped model is trained for 400 more steps. In half of the batches, up to nine times as many loops without "
+        "a gradient come before the trained ones. The test has up to ten times the trained loops. Small problems have "
+        "no shipped model; there, training starts from random weights.",
+        scale,
+        tuple(cells),
+        size=size,
+        many_loops=multiples,
+    )
+
+
 def fidelity(scale: Scale) -> Experiment:
     """Measure what each difference between the paper and its public code costs."""
     bases = _bases(scale)
@@ -503,6 +538,7 @@ STUDIES: dict[str, Callable[[Scale], Experiment]] = {
     "countdown": countdown,
     "loops": loops,
     "loops-dense": loops_dense,
+    "keep-answer": keep_answer,
     "fidelity": fidelity,
     "recipes": recipes,
     "equal-time": equal_time,
