@@ -294,6 +294,23 @@ def test_dense_study_of_loops_reads_every_model_up_to_twenty_times_its_loops(sca
     assert len(dense & {run_key(config) for config in made.configs()}) == 2
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_study_of_kept_answers_reads_every_model_up_to_ten_times_its_loops(scale):
+    made = experiment("keep-answer", scale)
+    assert len(made.rows) == 4
+    for cell in made.cells:
+        num_loops = cell.config.model.num_loops
+        assert cell.at_loops == int(cell.column.removesuffix("x")) * num_loops
+        assert max(cell.config.train.free_loops) == 9 * num_loops
+    assert max(made.eval_plan.many_loops) == 10
+
+
+def test_study_of_kept_answers_starts_from_shipped_models_at_full_size():
+    for config in experiment("keep-answer", "gpu").configs():
+        shipped = read_shipped(config.train.init_from)[0].config
+        assert (shipped.model, shipped.task.name) == (config.model, config.task.name)
+
+
 def test_studies_share_their_runs_with_table_1():
     for scale in ("laptop", "gpu"):
         table = {run_key(config) for config in experiment("table1", scale).configs()}

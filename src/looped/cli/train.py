@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _HELP = "Train a model. The same command resumes a stopped run."
 _RECIPE_HELP = (
     "starting values of all other flags: the paper's settings, the fastest to learn, dense (an answer for every "
-    "prefix; string tasks only), warm (dense, from a shipped model's weights), or a laptop's size"
+    "prefix; string tasks only), warm (dense, from a shipped model's weights), tune (a short training of a shipped "
+    "model), or a laptop's size"
 )
 _OUT_HELP = (
     "the run's folder (None: runs/ and a name made from the settings). The same command resumes a stopped run. To "
