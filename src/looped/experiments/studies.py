@@ -354,9 +354,9 @@ def keep_answer(scale: Scale) -> Experiment:
     return _study(
         "keep-answer",
         "Ten times the loops, from trained weights",
-        "A shipped model is trained for 200 more steps at very low learning rates. In three quarters of the batches, up "
-        "to nine times as many loops without a gradient come before the trained ones. The test has up to ten times the trained loops. Small problems have "
-        "no shipped model; there, training starts from random weights.",
+        "A shipped model is trained for 200 more steps at very low learning rates. In three quarters of the batches, "
+        "up to nine times as many loops without a gradient come before the trained ones. The test has up to ten times "
+        "the trained loops. Small problems have no shipped model; there, training starts from random weights.",
         scale,
         tuple(cells),
         size=size,
