@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from looped.cli.main import main
-from looped.experiments import locks, runner, worker
+from looped.experiments import locks, one_run, runner
 from looped.experiments.locks import is_locked, run_lock
+from looped.experiments.one_run import finish_cell
 from looped.experiments.records import load_records
 from looped.experiments.tables import experiment
-from looped.experiments.worker import finish_cell
 from tests.refusal import refused
 
 MADE = experiment("table1", "smoke").select(["ED40:modulated r=4"])
@@ -175,7 +175,7 @@ def failing_run(error):
     (MemoryError(), "MemoryError"),
 ])  # fmt: skip
 def test_finish_cell_when_the_machine_fails_returns_one_line(error, expected, monkeypatch, tmp_path):
-    monkeypatch.setattr(worker, "finish_run", failing_run(error))
+    monkeypatch.setattr(one_run, "finish_run", failing_run(error))
     outcome = finish_cell(CONFIG, str(tmp_path), MADE.eval_plan, 1)
     assert outcome.state == "failed"
     assert expected in outcome.text
@@ -183,7 +183,7 @@ def test_finish_cell_when_the_machine_fails_returns_one_line(error, expected, mo
 
 
 def test_finish_cell_does_not_hide_a_bug(monkeypatch, tmp_path):
-    monkeypatch.setattr(worker, "finish_run", failing_run(RuntimeError("shapes do not fit")))
+    monkeypatch.setattr(one_run, "finish_run", failing_run(RuntimeError("shapes do not fit")))
     with pytest.raises(RuntimeError, match="shapes"):
         finish_cell(CONFIG, str(tmp_path), MADE.eval_plan, 1)
 

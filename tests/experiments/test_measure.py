@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from looped.experiments.measure import many_loops, require_measured
+from looped.experiments.one_run import finish_run
 from looped.experiments.scales import base_config
 from looped.experiments.spec import SCALES, Cell, EvalPlan, Experiment
 from looped.experiments.tables import EXPERIMENTS, experiment
-from looped.experiments.worker import finish_run
 from tests.refusal import refused
 
 MANY = EvalPlan(size=2, many_loops=(2, 5), extrapolation=("clamp",))

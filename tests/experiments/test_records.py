@@ -10,6 +10,7 @@ import pytest
 
 from looped.cli.main import main
 from looped.experiments.measure import lacking
+from looped.experiments.one_run import finish_run
 from looped.experiments.records import (
     RECORD_NAME,
     Record,
@@ -24,7 +25,6 @@ from looped.experiments.records import (
 from looped.experiments.report.compare import cell_results
 from looped.experiments.spec import Cell
 from looped.experiments.tables import experiment
-from looped.experiments.worker import finish_run
 from looped.training.evaluation import Evaluation, LoopScore, evaluate
 from looped.training.schedules import trained_size
 from looped.utils.errors import InputError

@@ -18,12 +18,12 @@ import pytest
 from looped.cli.main import main
 from looped.cli.paper import RunCommand, StatusCommand
 from looped.config import RunConfig
-from looped.experiments import runner, worker, workers
+from looped.experiments import one_run, runner, workers
+from looped.experiments.one_run import WorkerResult
 from looped.experiments.records import RECORD_NAME, load_records, read_record
 from looped.experiments.runner import MAX_LOSSES, CellsFailed, run_experiment, status
 from looped.experiments.spec import Experiment
 from looped.experiments.tables import EXPERIMENTS, experiment
-from looped.experiments.worker import WorkerResult
 from looped.experiments.workers import LocalWorkers, Workers, threads_per_worker
 from looped.training.logger import read_log
 from looped.training.run_folder import RunFolder
@@ -240,7 +240,7 @@ class DeadlyWorkers(Workers):
         config = self.running.pop()
         if config == self.deadly:
             return [(config, WorkerResult("lost", "its worker was killed"))]
-        return [(config, worker.finish_cell(config, str(self.root), self.made.eval_plan, 1))]
+        return [(config, one_run.finish_cell(config, str(self.root), self.made.eval_plan, 1))]
 
     def close(self) -> None:
         pass
@@ -283,7 +283,7 @@ main(sys.argv[1:])
 def test_report_killed_while_writing_leaves_the_old_page(tmp_path):
     runs, out = tmp_path / "runs", tmp_path / "report"
     for cell in small().cells:
-        worker.finish_run(cell.config, runs, small().eval_plan)
+        one_run.finish_run(cell.config, runs, small().eval_plan)
     words = ["paper", "report", "table1", "--scale", "smoke", "--root", str(runs), "--results", str(tmp_path / "none"),
              "--out", str(out)]  # fmt: skip
     assert main(words) == 0
@@ -334,7 +334,7 @@ def test_runner_reports_a_folder_of_another_config_and_leaves_it_alone(tmp_path,
     config = made.cells[0].config
     folder = tmp_path / "runs" / config.folder_name
     other = replace(config, train=config.train.override(weight_decay=0.5))
-    assert worker.finish_run(other, tmp_path / "other", made.eval_plan).state == "finished"
+    assert one_run.finish_run(other, tmp_path / "other", made.eval_plan).state == "finished"
     (tmp_path / "runs").mkdir()
     (tmp_path / "other" / other.folder_name).rename(folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -369,7 +369,7 @@ def test_runner_notes_a_run_that_diverges(tmp_path, monkeypatch):
     wild = replace(cell.config, train=cell.config.train.override(learning_rate=1e30, clip_norm=None, num_steps=20,
                                               optimizer="adamw"))  # fmt: skip
     with pytest.raises(Diverged):
-        worker.finish_run(wild, tmp_path, made.eval_plan)
+        one_run.finish_run(wild, tmp_path, made.eval_plan)
     (record,) = load_records(None, tmp_path).values()
     assert not record.finished
     assert record.note.startswith("loss: expected a finite number")

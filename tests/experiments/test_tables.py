@@ -12,12 +12,12 @@ import torch
 from looped.cli.main import main
 from looped.config import ModelConfig, RunConfig
 from looped.experiments.measure import loops_to_read, wanted_names
+from looped.experiments.one_run import finish_run
 from looped.experiments.records import cell_value, load_records, run_key, save_record
 from looped.experiments.scales import GPU_TRAINING_SECONDS, base_config, estimated_seconds
 from looped.experiments.spec import SCALES
 from looped.experiments.studies import CONDITIONINGS
 from looped.experiments.tables import EXPERIMENTS, experiment
-from looped.experiments.worker import finish_run
 from looped.models import build_model
 from looped.models.pretrained import read_shipped
 from looped.training.flops import estimated_flops

@@ -17,7 +17,7 @@ import tyro
 from looped.cli.args import leading_name, parse, show
 from looped.theory import CONSTRUCTIONS, MEMORIZERS, bits_needed, load, loops_for_error, memorize, moduli, verify
 from looped.theory.bounds import memorizer_bounds
-from looped.theory.lemmas.memorize import STREAMS
+from looped.theory.lemmas.memorizers_by_name import STREAMS
 from looped.theory.plots import PLOTS, plot
 from looped.theory.report import report
 from looped.theory.targets import ModulusName

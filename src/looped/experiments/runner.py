@@ -14,9 +14,9 @@ from looped.experiments.locks import FOLDER as LOCKS
 from looped.experiments.locks import is_locked, sweep_locks
 from looped.experiments.measure import lacking, last_step, require_measured, require_texts
 from looped.experiments.metrics import metric_of
+from looped.experiments.one_run import WorkerResult
 from looped.experiments.records import Record, Value, cell_value, load_records, run_key
 from looped.experiments.spec import Cell, Experiment
-from looped.experiments.worker import WorkerResult
 from looped.experiments.workers import Where, Workers, open_workers
 from looped.training.flops import estimated_flops
 from looped.training.run_folder import RunFolder

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from looped.config import RunConfig
+from looped.experiments.one_run import WorkerResult, finish_cell, start_worker
 from looped.experiments.spec import EvalPlan
-from looped.experiments.worker import WorkerResult, finish_cell, start_worker
 from looped.utils.errors import InputError, require, require_field
 from looped.utils.plugins import VARIABLE as PLUGINS
 

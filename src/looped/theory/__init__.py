@@ -22,7 +22,7 @@ from looped.theory.bounds import (
 )
 from looped.theory.constructions import CONSTRUCTIONS, Construction
 from looped.theory.constructions.approximate import Approximation, Trace, approximate
-from looped.theory.lemmas.memorize import MEMORIZERS, Memory, memorize
+from looped.theory.lemmas.memorizers_by_name import MEMORIZERS, Memory, memorize
 from looped.theory.moduli import Moduli, Modulus, moduli
 from looped.theory.network import LoopedNetwork, Size
 from looped.theory.targets import FUNCTIONS, Lipschitz, Target, load

@@ -21,7 +21,7 @@ from looped.theory.gadgets import Pulse, rect, step
 from looped.theory.grid import Grid
 from looped.theory.lemmas import memorizer
 from looped.theory.lemmas.contextual import contextual_map
-from looped.theory.lemmas.memorize import memorize
+from looped.theory.lemmas.memorizers_by_name import memorize
 from looped.theory.lemmas.quantizer import quantizer
 from looped.theory.moduli import moduli
 from looped.theory.network import FeedForward, LoopedNetwork, Number, row
