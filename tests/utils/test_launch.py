@@ -45,9 +45,18 @@ def test_launched_rank_out_of_range_is_refused(name, value, monkeypatch):
 
 SMALL_TABLE = ["paper", "run", "table1", "--scale", "smoke", "--cells", "ED40:standard"]
 SMALL_SWEEP = ["sweep", "edit-distance", "--recipe", "laptop", "--grid", "train.num-steps=1,2"]
+MISTAKES = [
+    ["tarin"],
+    ["train", "sudoku", "--plugin", "missing.py"],
+    ["paper", "rnu"],
+    ["paper", "run", "table1", "--sede", "1"],
+    ["paper", "run", "--scale", "smoke"],
+    ["sweep", "edit-distance", "--gird", "train.num-steps=1,2"],
+    [*SMALL_SWEEP, "train.num_steps"],
+]
 
 
-@pytest.mark.parametrize("words", [SMALL_TABLE, SMALL_SWEEP, ["tarin"], ["train", "sudoku", "--plugin", "missing.py"]])
+@pytest.mark.parametrize("words", [SMALL_TABLE, SMALL_SWEEP, *MISTAKES], ids=" ".join)
 @pytest.mark.parametrize("first", ["0", "1"])
 def test_mistake_before_the_ranks_connect_is_reported_by_the_first_alone(words, first, monkeypatch, capsys, tmp_path):
     store = HashStore()

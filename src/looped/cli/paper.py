@@ -102,6 +102,7 @@ class ReportCommand(FoldersCommand):
     """Markdown files whose marked blocks of results are rewritten, such as README.md"""
 
 
+@reported_once()
 def paper(arguments: list[str]) -> None:
     """Run one of the verbs."""
     commands = {verb: kind for verb, (kind, _) in VERBS.items()}
@@ -159,18 +160,17 @@ def _run(command: RunCommand) -> None:
     failures: list[str] = []
     for experiment in chosen:
         try:
-            with reported_once():
-                finished = run_experiment(
-                    experiment,
-                    command.root,
-                    results=None if command.again else command.results,
-                    num_seeds=command.seeds,
-                    num_workers=command.workers,
-                    minutes=command.minutes,
-                    started=started,
-                    where=command.on,
-                    gpus_per_run=command.gpus_per_run,
-                )
+            finished = run_experiment(
+                experiment,
+                command.root,
+                results=None if command.again else command.results,
+                num_seeds=command.seeds,
+                num_workers=command.workers,
+                minutes=command.minutes,
+                started=started,
+                where=command.on,
+                gpus_per_run=command.gpus_per_run,
+            )
         except CellsFailed as error:  # told at the end: the other experiments may be as good as ever
             failures.append(str(error) if len(chosen) == 1 else f"{experiment.id}: {error}")
             continue

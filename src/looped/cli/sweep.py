@@ -43,6 +43,7 @@ class SweepCommand:
     """print one JSON object"""
 
 
+@reported_once()
 def sweep(arguments: list[str]) -> None:
     """Train and test all runs of a grid and print a table."""
     own, training = _split_flags(arguments)
@@ -56,10 +57,9 @@ def sweep(arguments: list[str]) -> None:
     from looped.experiments.runner import run_experiment, status
 
     experiment = _experiment(command, training)
-    with reported_once():
-        run_experiment(
-            experiment, command.root, num_seeds=command.seeds, num_workers=command.workers, minutes=command.minutes
-        )
+    run_experiment(
+        experiment, command.root, num_seeds=command.seeds, num_workers=command.workers, minutes=command.minutes
+    )
     cells = status(experiment, command.root, load_records(None, command.root), command.seeds)
     for cell in cells:
         cell["run"] = str(command.root / cell["run"])
