@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from looped.cli.main import main
+from looped.experiments import runner
 from looped.experiments.runner import run_experiment
 from looped.experiments.workers import RayWorkers
 from looped.training.run_folder import RunFolder
 from tests.experiments.test_runner import finished, slow, start_runner, wait_until, weights
+from tests.refusal import refused
 
 needs_ray = pytest.mark.skipif(
     subprocess.run([sys.executable, "-c", "import ray"], capture_output=True).returncode != 0,
@@ -119,8 +121,9 @@ def test_number_of_gpus_that_ray_cannot_give_is_refused(wanted, tmp_path, capsys
     assert said.count("\n") == 1
 
 
-def test_gpus_per_run_without_ray_is_refused(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = ["paper", "run", "table1", "--scale", "smoke", "--cells", "ED40:standard", "--gpus-per-run", "0.5"]
-    assert main(words) == 2
-    assert "gpus-per-run" in capsys.readouterr().err
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_gpus_per_run_without_ray_is_refused(is_finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "lacking", lambda *_: not is_finished)
+    with refused("gpus-per-run", 0.5):
+        run_experiment(slow(2), tmp_path, gpus_per_run=0.5)
+    assert not list(tmp_path.iterdir())

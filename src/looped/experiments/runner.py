@@ -17,7 +17,7 @@ from looped.experiments.metrics import metric_of
 from looped.experiments.one_run import WorkerResult
 from looped.experiments.records import Record, Value, cell_value, load_records, run_key
 from looped.experiments.spec import Cell, Experiment
-from looped.experiments.workers import Where, Workers, open_workers
+from looped.experiments.workers import Where, Workers, open_workers, require_gpus
 from looped.training.flops import estimated_flops
 from looped.training.run_folder import RunFolder
 from looped.utils.errors import InputError, require, require_field
@@ -56,6 +56,7 @@ def run_experiment(
     """
     require_not_launched("an experiment")
     require(num_workers is None or num_workers >= 1, f"workers: expected at least 1, got {num_workers}")
+    require_gpus(where, gpus_per_run)
     _require_seeds(num_seeds)
     require_measured(experiment)
     require(minutes is None or minutes > 0, f"minutes: expected a positive number, got {minutes}")

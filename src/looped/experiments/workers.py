@@ -133,7 +133,6 @@ class RayWorkers(Workers):
     def __init__(
         self, limit: int, gpus_per_run: float | None, root: Path, plan: EvalPlan, cpus_per_run: int = 1
     ) -> None:
-        _require_gpus(gpus_per_run)
         ray = _import_ray()
         self.limit, self._ray = limit, ray
         self._is_own = not ray.is_initialized()
@@ -216,8 +215,9 @@ def _no_cluster(address: str | None, error: Exception) -> InputError:
     return InputError(f"RAY_ADDRESS: expected a running Ray cluster, got {address[:80]}: {reason[:200]}")
 
 
-def _require_gpus(gpus_per_run: float | None) -> None:
-    """Raise InputError unless Ray can give a run this many GPUs: a part of one, or several whole ones."""
+def require_gpus(where: Where, gpus_per_run: float | None) -> None:
+    """Raise InputError unless a run can have this many GPUs: on Ray a part of one, or several whole ones."""
+    require(where == "ray" or gpus_per_run is None, f"gpus-per-run: expected with --on ray, got {gpus_per_run}")
     fits = gpus_per_run is None or 0 <= gpus_per_run <= 1 or (gpus_per_run > 1 and gpus_per_run == gpus_per_run // 1)
     require_field(fits, "gpus-per-run", "a number from 0 to 1, or a whole one", gpus_per_run)
 
@@ -252,7 +252,6 @@ def open_workers(
     """Return workers for these runs. The default number is one per GPU or core, and on Ray one per run."""
     if where == "ray":
         return RayWorkers(num_workers or len(configs), gpus_per_run, root, plan)
-    require(gpus_per_run is None, f"gpus-per-run: expected with --on ray, got {gpus_per_run}")
     gpus = visible_gpus(configs)
     return LocalWorkers(min(num_workers or len(gpus) or os.cpu_count() or 1, len(configs)), gpus, root, plan)
 
