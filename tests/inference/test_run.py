@@ -111,6 +111,7 @@ def fresh_run():
         (lambda run: looped.build_model(run.config.model, "edit-distance"), "spec"),
         (lambda run: looped.LoopStack({"dim": 8}), "config"),
         (lambda run: looped.make_task("sudoku", sied=4), "sied"),
+        (lambda run: looped.load(5), "name"),
     ],
 )
 def test_a_mistake_in_python_names_the_argument(mistake, field):

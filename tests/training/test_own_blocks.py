@@ -234,12 +234,25 @@ def test_own_code_that_does_not_fit_raises():
     def blind(seq_len, num_heads):
         return torch.zeros(1, seq_len, seq_len, dtype=torch.bool)
 
-    for item in (Buffered, wrong_shape, blind):
+    def one_argument(seq_len):
+        return torch.zeros(1, seq_len, seq_len)
+
+    def raises(seq_len, num_heads):
+        return [][num_heads]
+
+    def listed(seq_len, num_heads):
+        return [0.0]
+
+    def whole_numbers(seq_len, num_heads):
+        return torch.zeros(1, seq_len, seq_len, dtype=torch.long)
+
+    biases = [wrong_shape, blind, one_argument, raises, listed, whole_numbers]
+    for item in (Buffered, *biases):
         looped.register(item)
-    x = torch.randn(1, 4, 16)
     config = tiny(model=LOOPED).model
     with refused("model.layer", "running_mean"):
         LoopStack(replace(config, layer="Buffered"), quiet=True)
-    for name in ("wrong_shape", "blind", "nobody"):
-        with refused("model.attention_bias", name):
-            LoopStack(replace(config, attention_bias=name), quiet=True)(x)
+    for name in ("nobody", *(each.__name__ for each in biases)):
+        value = "IndexError" if name == "raises" else name
+        with refused("model.attention_bias", value):
+            LoopStack(replace(config, attention_bias=name), causal=True, quiet=True)(torch.randn(1, 4, 16))

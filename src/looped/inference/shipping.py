@@ -31,7 +31,7 @@ from looped.tasks import Batch, Task
 from looped.training.evaluation import EVALUATION_SEED, Evaluation, measure, summarise
 from looped.training.run_folder import RunFolder
 from looped.training.schedules import trained_size
-from looped.utils.errors import InputError, require
+from looped.utils.errors import InputError, require, require_field
 from looped.utils.files import read_sealed_values, save
 from looped.utils.shipped import SUFFIX, list_models, shipped_path
 from looped.utils.stats import INTERVAL_DEVIATIONS, fisher_exact
@@ -54,6 +54,7 @@ def load(name: str | Path, device: str | torch.device = "cpu", question: str | N
 
     With a question, a task stands for its best model for such questions.
     """
+    require_field(isinstance(name, str | Path), "name", "a run's folder, a model's name or a file", type(name).__name__)
     path = Path(name)
     if path.suffix == SUFFIX:
         require(path.is_file(), f"no model file at {path}")

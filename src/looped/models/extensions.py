@@ -7,7 +7,7 @@ from torch import Generator, Tensor, nn
 
 from looped.config import ModelConfig
 from looped.utils import plugins
-from looped.utils.errors import InputError, require
+from looped.utils.errors import require, require_field
 
 Bias = Callable[[int, int], Tensor]
 """(sequence length, heads) -> what is added to the scores, (heads or 1, seq, seq); booleans are True at visible keys"""
@@ -44,16 +44,19 @@ def attention_bias(
     config: ModelConfig, seq_len: int, *, causal: bool, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Return the config's attention bias, (1, heads or 1, seq, seq), with -inf at keys that a query must not see."""
-    name = config.attention_bias
-    bias = (alibi if name == "alibi" else plugins.find("model.attention_bias", name))(seq_len, config.num_heads)
-    shapes = [(heads, seq_len, seq_len) for heads in (1, config.num_heads)]
-    if not isinstance(bias, Tensor) or tuple(bias.shape) not in shapes:
-        got = tuple(bias.shape) if isinstance(bias, Tensor) else type(bias).__name__
-        raise InputError(f"model.attention_bias: expected shape {shapes[1]} or {shapes[0]} from {name}, got {got}")
+    name, field = config.attention_bias, "model.attention_bias"
+    sizes = seq_len, config.num_heads
+    bias = alibi(*sizes) if name == "alibi" else plugins.call(field, plugins.find(field, name), *sizes)
+    shapes = [(heads, seq_len, seq_len) for heads in (config.num_heads, 1)]
+    is_known = isinstance(bias, Tensor) and (bias.is_floating_point() or bias.dtype == torch.bool)
+    expected = "booleans or floats of shape {} or {}".format(*shapes)
+    got = f"{bias.dtype} of shape {tuple(bias.shape)}" if isinstance(bias, Tensor) else type(bias).__name__
+    require_field(is_known and tuple(bias.shape) in shapes, field, f"{expected} from {name}", got)
     if bias.dtype == torch.bool:
-        bias = torch.zeros(bias.shape).masked_fill(~bias, -torch.inf)
+        bias = torch.zeros_like(bias, dtype=torch.float32).masked_fill(~bias, -torch.inf)
     if causal:
-        bias = bias.masked_fill(torch.ones(seq_len, seq_len, dtype=torch.bool).triu(1), -torch.inf)
+        hidden = torch.ones(seq_len, seq_len, dtype=torch.bool, device=bias.device).triu(1)
+        bias = bias.masked_fill(hidden, -torch.inf)
     if not torch.compiler.is_compiling():  # a compiled graph cannot depend on values
         sees_nothing = bool(bias.isneginf().all(dim=-1).any())
         require(not sees_nothing, f"model.attention_bias: expected a visible key for every query from {name}")
