@@ -207,7 +207,7 @@ def test_parse_of_no_rule_raises(text):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [("gate:1.5", "between 0 and 1"), ("stable:2.5", "whole number"), ("budget:inf", "whole number"),
-     ("change:nan", "above 0"), ("entropy:-1", "above 0")],
+     ("change:nan", "above 0"), ("entropy:-1", "above 0"), ("gate:x", "between 0 and 1"), ("stable", "whole number")],
 )  # fmt: skip
 def test_parse_of_an_impossible_limit_says_what_the_rule_takes(text, reason):
     with pytest.raises(InputError) as caught:

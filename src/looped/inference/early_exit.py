@@ -184,12 +184,11 @@ class ExitRule:
         """Return the rule that a text such as `stable:3` means."""
         require_type("exit", text, str)
         kind, _, number = text.partition(":")
+        require_field(kind in WATCHERS, "exit", f"{RULES}, such as stable:3", repr(text))
         try:
             limit = float(number)
         except ValueError:
-            limit = None
-        if kind not in WATCHERS or limit is None:
-            raise InputError(f"exit: expected {RULES}, such as stable:3, got {text!r}")
+            raise InputError(f"exit: expected {kind} with {WATCHERS[kind].limits}, got {text!r}") from None
         return cls(kind, limit)
 
     def watcher(self) -> Watcher:
