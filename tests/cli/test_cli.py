@@ -16,6 +16,7 @@ from looped.cli.progress import Bar
 from looped.cli.theory import _progress_line
 from looped.tasks import TASKS, DecisionTree, EditDistance
 from looped.theory import VARIANTS
+from looped.training import evaluation
 from looped.training.trainer import Trainer
 from tests.cli.command import TRAIN, answer, complaint
 from tests.training.conftest import tiny
@@ -96,13 +97,30 @@ def test_eval_shows_on_a_terminal_how_far_it_is(split, run, capsys, monkeypatch)
     assert "examples" in err
 
 
-def test_eval_with_sets_evaluates_further_test_sets(tmp_path, capsys):
+def test_eval_with_sets_evaluates_and_names_further_test_sets(tmp_path, capsys, monkeypatch):
     run = str(tmp_path / "run")
     small = ["--model.dim", "16", "--train.num-steps", "2", "--train.batch-size", "4", "--train.eval-size", "4"]
     answer(capsys, "train", "countdown", "--recipe", "laptop", *small, "--out", run)
     sets = json.loads(answer(capsys, "eval", run, "--sets", "--size", "5", "--json"))["sets"]
     assert list(sets) == ["held-out targets", "training targets"]
     assert all(report["size"] == 5 for report in sets.values())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["eval", run, "--sets", "--size", "5"]) == 0
+    out, err = capsys.readouterr()
+    assert [out.count(f"countdown, {name}: 5 test examples") for name in sets] == [1, 1]
+    assert all(name in err for name in sets)
+
+
+def test_eval_with_sets_shows_each_set_before_the_next_is_evaluated(capsys, monkeypatch):
+    before, original = [], evaluation.evaluate
+
+    def evaluate(*arguments, **options):
+        before.append(capsys.readouterr().out)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(evaluation, "evaluate", evaluate)
+    assert main(["eval", "countdown", "--sets", "--size", "2", "--loops", "1"]) == 0
+    assert ["countdown, " in text for text in before] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_evaluate_images_first_image_equals_plain_evaluation(run):
     assert report == evaluate(run.model, task, size=6, loops=[12])
 
 
-def test_evaluate_images_runs_the_model_once_per_image(run, monkeypatch):
+def test_evaluate_images_runs_the_model_once_per_image_and_tells_of_each(run, monkeypatch):
     passes, task = [], Sudoku(pool=0)
     original = LoopModel.states_at
 
@@ -43,8 +43,10 @@ def test_evaluate_images_runs_the_model_once_per_image(run, monkeypatch):
         return original(self, inputs, *options)
 
     monkeypatch.setattr(LoopModel, "states_at", counted)
-    evaluate_images(run.model, task, 3, size=4, loops=[2, 5])
+    told = []
+    evaluate_images(run.model, task, 3, size=4, loops=[2, 5], progress=lambda *given: told.append(given))
     assert passes == [4, 4, 4]
+    assert told == [(4, 12), (8, 12), (12, 12)]
 
 
 def test_solve_images_returns_the_solution_of_the_puzzle_itself(run):

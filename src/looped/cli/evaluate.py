@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from looped.cli.args import AnyRun, aligned, parse, show
+from looped.cli.args import AnyRun, aligned, json_text, parse, show
 from looped.cli.progress import Bar
 from looped.utils.errors import require
 from looped.utils.types import Device, Precision, Split
@@ -78,31 +78,31 @@ def evaluate(arguments: list[str]) -> None:
         return
     sets = run.task.test_sets() if command.sets else {}
     require(bool(sets) or not command.sets, f"{run.task.name} has no further test sets")
-    reports, images = {}, {}
+    num_steps = run.config.train.num_steps
+    # The run is unfinished, or its last checkpoint is damaged.
+    above = [f"measured at step {run.step} of {num_steps}"] if run.step < num_steps else []
+    found: dict[str, dict[str, Any]] = {}
     for name, task in (sets or {"": run.task}).items():
-        config, options = replace(run.config, task=task), (command.size, command.loops or None)
+        config, options, images = replace(run.config, task=task), (command.size, command.loops or None), []
         example_size = trained_size(config)
-        with Bar() as progress:
+        with Bar(name or "examples") as progress:
             if command.split == "train":
-                reports[name] = evaluation.evaluate_trained(run.model, config, run.step, *options, progress=progress)
+                report = evaluation.evaluate_trained(run.model, config, run.step, *options, progress=progress)
             elif command.images == 1:
-                reports[name] = evaluation.evaluate(
+                report = evaluation.evaluate(
                     run.model, task, command.split, *options, example_size=example_size, progress=progress
                 )
             else:
-                reports[name], images[name] = evaluate_images(
+                report, images = evaluate_images(
                     run.model, task, command.images, *options, example_size=example_size, progress=progress
                 )
-    num_steps = run.config.train.num_steps
-    # The run is unfinished, or its last checkpoint is damaged.
-    warning = f"measured at step {run.step} of {num_steps}\n" if run.step < num_steps else ""
-    text = "\n\n".join(
-        "\n".join([report.table(name), *map(str, images.get(name, ()))]) for name, report in reports.items()
-    )
-    about = {name: {**report.to_json(), "step": run.step} for name, report in reports.items()}
-    for name, scores in images.items():
-        about[name]["images"] = [asdict(score) for score in scores]
-    show({"sets": about} if sets else about[""], warning + text, as_json=command.json)
+        if not command.json:  # at once, because the next set may take minutes
+            print("\n".join([*above, report.table(name), *map(str, images)]), flush=True)
+            above = [""]
+        about = {**report.to_json(), "step": run.step}
+        found[name] = {**about, "images": [asdict(score) for score in images]} if images else about
+    if command.json:
+        print(json_text({"sets": found} if sets else found[""]))
 
 
 def _split_flags(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -6,12 +6,15 @@ import sys
 class Bar:
     """Show a progress bar on a terminal and nothing in a pipe."""
 
+    def __init__(self, label: str = "examples") -> None:
+        self.label = label
+
     def __enter__(self) -> "Bar":
         from rich.console import Console
         from rich.progress import Progress
 
         self.bar = Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True)
-        self.task = self.bar.add_task("examples")
+        self.task = self.bar.add_task(self.label)
         self.bar.start()
         return self
 

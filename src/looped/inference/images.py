@@ -109,8 +109,8 @@ def evaluate_images(
             images = symmetry.apply(puzzles)
             for loop, scores in read_outs(model, images, list(solved)):
                 note(loop, number, start, images, scores)
-        if progress is not None:
-            progress(num_puzzles + len(symmetries) * (start + len(indices)), total)
+            if progress is not None:
+                progress(num_puzzles + len(symmetries) * start + number * len(indices), total)
     counts = sorted({*(2**power for power in range(num_images.bit_length())), num_images})
     return report, [_score(loop, solved[loop][:count]) for loop in sorted(solved) for count in counts]
 
