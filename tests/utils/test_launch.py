@@ -10,6 +10,7 @@ from looped.cli.main import main
 from looped.utils import launch
 from looped.utils.errors import InputError
 from looped.utils.launch import launched_rank
+from tests.refusal import refused
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
@@ -86,3 +87,21 @@ def test_mistake_of_a_rank_that_cannot_reach_the_others_is_reported(monkeypatch,
             monkeypatch.setenv(*each)
         assert main(["tarin"]) == 2
     assert capsys.readouterr().err.startswith("looped: unknown verb")
+
+
+@pytest.mark.parametrize(("rank", "local_rank", "lines"), [("0", "0", 1), ("1", "0", 1), ("1", "1", 0)])
+def test_rank_that_waits_for_others_says_so_once_on_each_machine(rank, local_rank, lines, monkeypatch, capsys):
+    for name in ("NOTICE_SECONDS", "KNOCK_SECONDS"):
+        monkeypatch.setattr(launch, name, 0.01)
+    monkeypatch.setattr(launch, "CONNECT_SECONDS", 0.3)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    with socket.socket() as silent:
+        silent.bind(("", 0))
+        port = str(silent.getsockname()[1])
+        for each in {**TORCHRUN, "MASTER_PORT": port, "RANK": rank, "LOCAL_RANK": local_rank}.items():
+            monkeypatch.setenv(*each)
+        with refused("WORLD_SIZE" if rank == "0" else "MASTER_ADDR"):
+            launch.wait_for(["never"], HashStore()) if rank == "0" else launch.connect_store(0.3)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == lines
+    assert all(("other processes" if rank == "0" else port) in line for line in said)

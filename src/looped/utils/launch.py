@@ -6,6 +6,7 @@ Only the store needs torch.
 import atexit
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,8 @@ REPORT_SECONDS = 30.0
 """how long a rank that failed at once waits for the others"""
 KNOCK_SECONDS = 0.1
 """time between two looks at what other ranks have done"""
+NOTICE_SECONDS = 10.0
+"""time after which a rank says that it waits; the others may be on machines that start minutes later"""
 
 
 def launched_rank() -> int | None:
@@ -79,14 +82,23 @@ def _hosts_store() -> bool:
 
 def _wait_for_host(address: str, port: int, seconds: float) -> None:
     """Wait until somebody listens, because PyTorch prints dozens of lines about every attempt that fails."""
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            socket.create_connection((address, port), timeout=seconds).close()
+    for _ in _knocks(seconds, f"rank 0 at {address}, port {port}"):
+        with suppress(OSError):
+            socket.create_connection((address, port), timeout=min(seconds, NOTICE_SECONDS)).close()
             return
-        except OSError:
-            if time.monotonic() > end:
-                raise
+    socket.create_connection((address, port), timeout=KNOCK_SECONDS).close()  # raises the reason
+
+
+def _knocks(seconds: float, awaited: str) -> Iterator[None]:
+    """Yield every KNOCK_SECONDS until the time is over. One rank of each machine says once what it waits for."""
+    began = time.monotonic()
+    silent = os.environ.get("LOCAL_RANK", "0") != "0"
+    while (waited := time.monotonic() - began) < seconds:
+        yield
+        if waited > NOTICE_SECONDS and not silent:
+            rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+            print(f"looped: waiting for {awaited}: RANK is {rank}, WORLD_SIZE {size}", file=sys.stderr, flush=True)
+            silent = True
         time.sleep(KNOCK_SECONDS)
 
 
@@ -99,25 +111,25 @@ def claims_report(store: "Store") -> bool:
 
 def wait_for(keys: list[str], store: "Store") -> None:
     """Wait until other ranks have set these keys. End silently if one of them failed, and so reports why."""
-    size, end = int(os.environ["WORLD_SIZE"]), time.monotonic() + CONNECT_SECONDS
-    while not store.check(keys):
+    size = int(os.environ["WORLD_SIZE"])
+    for _ in _knocks(CONNECT_SECONDS, "the other processes"):
+        if store.check(keys):
+            return
         if store.check(["reports"]):
             _outlast_others(store)
             end_silently()
-        if time.monotonic() > end:
-            expected = f"{size} processes to connect within {CONNECT_SECONDS:.0f} seconds"
-            raise InputError(f"WORLD_SIZE: expected {expected}, got {store.add('connected', 0)}")
-        time.sleep(KNOCK_SECONDS)
+    expected = f"{size} processes to connect within {CONNECT_SECONDS:.0f} seconds"
+    raise InputError(f"WORLD_SIZE: expected {expected}, got {store.add('connected', 0)}")
 
 
 def _outlast_others(store: "Store") -> None:
     """Wait until the others have seen that this start failed, if this rank hosts the store."""
     if not _hosts_store():
         return
-    size, end = int(os.environ["WORLD_SIZE"]), time.monotonic() + REPORT_SECONDS
     with suppress(KeyboardInterrupt):
-        while store.add("connected", 0) < size and time.monotonic() < end:
-            time.sleep(KNOCK_SECONDS)
+        for _ in _knocks(REPORT_SECONDS, "the other processes"):
+            if store.add("connected", 0) >= int(os.environ["WORLD_SIZE"]):
+                break
         time.sleep(10 * KNOCK_SECONDS)
 
 
