@@ -122,7 +122,11 @@ def draw(
         "svg.hashsalt": name,
         "svg.fonttype": "none",
         "font.family": "sans-serif",
-        "font.sans-serif": ["Liberation Sans", "Helvetica", "Arial", "DejaVu Sans"],
+        "font.sans-serif": [
+            "DejaVu Sans",
+            "Helvetica",
+            "Arial",
+        ],  # matplotlib ships the first, so it decides the layout
         "font.size": 9.5,
         "text.color": INK,
         "axes.titlesize": 10,
