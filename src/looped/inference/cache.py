@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from looped.inference.early_exit import ExitRule, halting_at
+from looped.inference.early_exit import ExitRule
 from looped.kernels import Remember, padding_bias
 from looped.kernels.cuda_graphs import Replayed
 from looped.models import LoopModel, LoopStack
@@ -98,13 +98,11 @@ class Decoder:
         shape = len(tokens), 1, self.model.spec.output_size
         scores = torch.empty(shape, dtype=self.model.stack.dtype, device=tokens.device)
         for loop, state in self._states(tokens, places, self.length):
-            found = self.model.read_out(state) if watch.reads_scores else None
-            read = None if found is None else found[:, 0]
-            done = watch(state, read, owners, halting_at(self.model, state[:, 0])) | (loop == self.num_loops)
-            leaving = done & (loops == 0)
+            done, read = watch.look(self.model, state, state[:, 0], owners)
+            leaving = (done | (loop == self.num_loops)) & (loops == 0)
             if not leaving.any():
                 continue
-            scores[leaving] = self.model.read_out(state[leaving]) if found is None else found[leaving]
+            scores[leaving, 0] = read(leaving)
             loops[leaving] = loop
             if (loops > 0).all():
                 break

@@ -11,7 +11,7 @@ A rule is written KIND:LIMIT. It looks at every loop of an example (or of a toke
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -22,6 +22,8 @@ from torch import Tensor
 
 from looped.models import LoopModel, LoopStack
 from looped.utils.errors import InputError, require, require_field, require_type
+
+Reader = Callable[[Bool[Tensor, " rows"]], Float[Tensor, "chosen classes"]]
 
 
 class Watcher(ABC):
@@ -54,6 +56,15 @@ class Watcher(ABC):
         example of each row. `halting` has the log-odds of the halting gate for each row, or is None if the model has no
         gate.
         """
+
+    def look(self, model: LoopModel, state: Tensor, rows: Tensor, owners: Tensor) -> tuple[Tensor, Reader]:
+        """Return which examples are done, and a function that returns the scores of chosen rows of the state.
+
+        If the rule does not read scores, they are computed for the chosen rows only.
+        """
+        found = model.read_out(rows) if self.reads_scores else None
+        done = self(state, found, owners, halting_at(model, rows))
+        return done, lambda chosen: model.read_out(rows[chosen]) if found is None else found[chosen]
 
     def keep(self, examples: Bool[Tensor, " batch"], rows: Bool[Tensor, " rows"]) -> None:
         """Forget the examples that left the batch."""
@@ -233,13 +244,12 @@ def answer_early(
     loops = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
     owners, places = counted.nonzero(as_tuple=True)
     for loop, state in enumerate(batch, 1):
-        found = model.read_out(state[owners, places]) if watch.reads_scores else None
-        done = watch(state, found, owners, halting_at(model, state[owners, places])) | (loop == most)
+        done, read = watch.look(model, state, state[owners, places], owners)
+        done = done | (loop == most)
         if not done.any():
             continue
         leaving, staying = done[owners], ~done
-        read = model.read_out(state[owners[leaving], places[leaving]]) if found is None else found[leaving]
-        scores[remaining[owners[leaving]], places[leaving]] = read
+        scores[remaining[owners[leaving]], places[leaving]] = read(leaving)
         loops[remaining[done]] = loop
         if not staying.any():
             break
