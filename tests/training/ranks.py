@@ -14,6 +14,7 @@ import torch
 
 from looped.config import RunConfig
 from looped.tasks import EditDistance
+from looped.training.callbacks import Callback
 from looped.training.distributed import Group, joined
 from looped.training.logger import read_log
 from looped.training.run_folder import RunFolder
@@ -148,17 +149,27 @@ def move(folder: Path, group: Group) -> dict[str, Any]:
     return {"steps": [begun.step, result.step], "share": own_part / next(trainer.model.parameters()).numel()}
 
 
+class Evaluating(Callback):
+    """Evaluate anew what was just validated."""
+
+    def __init__(self) -> None:
+        self.scores: list[float] = []
+
+    def on_evaluation(self, trainer: Trainer, step: int, validation: float) -> None:
+        for _ in range(2):
+            found = trainer.evaluate("validation", trainer.config.train.runtime.eval_size)
+            assert found.trained.metrics[found.metric] == validation
+            self.scores.append(found.trained.metrics["loss"])
+
+
 def shard(folder: Path, group: Group) -> dict[str, Any]:
-    """Train with shards: AdamW, and Muon with everything around it. Return the losses."""
+    """Train with shards: AdamW, and Muon with everything around it. Return the losses, of training and validation."""
     found = {}
     for name, config in SHARDED.items():
-        path = folder / f"shard {name}"
-        assert (
-            Trainer(replace(config, train=config.train.override(shard=group.size > 1)), path, quiet=True, group=group)
-            .fit()
-            .finished
-        )
-        found[name] = losses(path) if group.is_main else []
+        path, callback = folder / f"shard {name}", Evaluating()
+        config = replace(config, train=config.train.override(shard=group.size > 1))
+        assert Trainer(config, path, quiet=True, group=group, callbacks=[callback]).fit().finished
+        found[name] = [*losses(path), *callback.scores] if group.is_main else []
     return found
 
 

@@ -108,7 +108,7 @@ class Trainer:
             config = replace(config, train=config.train.override(loss=loss.__name__))
         config = _with_resolved_origin(config)
         self.callbacks = callbacks if group.is_main else ()
-        self._stop_requested = False
+        self._stop_requested = self._is_evaluating = False
         self.config, self.quiet, self.group = config, quiet or not group.is_main, group
         group.require_same(_shared_settings(config))
         self.folder = RunFolder(Path("runs") / config.folder_name if folder is None else folder)
@@ -273,8 +273,15 @@ class Trainer:
 
     @contextmanager
     def evaluated_weights(self) -> Iterator[None]:
-        """Give the model the weights to evaluate, and no dropout. If they are sharded, every rank must enter this."""
+        """Give the model the weights to evaluate, and no dropout. If they are sharded, every rank must enter this.
+
+        Inside of this context, entering it again changes nothing.
+        """
+        if self._is_evaluating:
+            yield
+            return
         average, sharded = self.stepper.average, self.stepper.sharded
+        self._is_evaluating = True
         self.model.eval()
         try:
             with average.applied() if average is not None else nullcontext():
@@ -282,6 +289,7 @@ class Trainer:
                     yield
         finally:
             self.model.train()
+            self._is_evaluating = False
 
     def _fit(self, first_outcome: Tensor | None) -> TrainResult:
         """Train on from `self.step`. `first_outcome` belongs to that step if it was run already."""
@@ -381,10 +389,10 @@ class Trainer:
         """Return the task's metric on validation data, or None if a signal arrived meanwhile. Rank 0 computes it."""
         with self.evaluated_weights():
             validation = self.group.from_main(lambda: self._metric_on_validation(stopped))
-        if validation is not None:
-            _require_finite(self.step, validation=validation)
-            for callback in self.callbacks:
-                callback.on_evaluation(self, self.step, validation)
+            if validation is not None:
+                _require_finite(self.step, validation=validation)
+                for callback in self.callbacks:
+                    callback.on_evaluation(self, self.step, validation)
         return validation
 
     def _metric_on_validation(self, stopped: Callable[[], bool]) -> float | None:
