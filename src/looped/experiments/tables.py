@@ -291,7 +291,7 @@ EXPERIMENTS: dict[str, Callable[[Scale], Experiment]] = {
     **studies.STUDIES,
 }
 
-SAME_TABLE = dict.fromkeys(("table1-dense", "table1-long", "table1-warm", "table1-tune"), "table1")
+SAME_TABLE: dict[str, str] = dict.fromkeys(("table1-dense", "table1-long", "table1-warm", "table1-tune"), "table1")
 """experiments that fill the cells of another by other recipes; a report shows them as columns of one table"""
 
 
