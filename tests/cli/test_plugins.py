@@ -38,6 +38,15 @@ def test_task_of_a_file_is_trained_and_needs_its_plugin_afterwards(capsys, plugi
     assert solved["truth"] == "1"
 
 
+def test_answer_of_a_task_without_a_solver_is_not_judged(capsys, folder):
+    text = (folder / "bits.py").read_text()
+    (folder / "bits.py").write_text(f"{text}\n\nMajority.solve = Task.solve\n")
+    answer(capsys, "train", "bits.py:Majority", *TINY, "--out", "runs/m")
+    solved = json.loads(answer(capsys, "solve", "runs/m", "--plugin", "bits.py", "--input", "1 1 0", "--json"))
+    assert solved["truth"] is solved["right"] is None
+    assert solved["verdict"].startswith("not judged")
+
+
 def test_flags_and_help_of_a_plugged_in_task(capsys):
     with pytest.raises(SystemExit):
         answer(capsys, "train", "bits.py:Majority", "--help")

@@ -227,15 +227,18 @@ class Task(ABC):
         """Return the right answer as text, computed without a model, or None if the task has no solver."""
         return None
 
-    def is_right(self, inputs: np.ndarray, outputs: np.ndarray, truth: str | None) -> bool:
-        """Return True if the outputs answer one example. `truth` is the right answer as text, or None if unknown."""
-        return self.answer(outputs) == truth
+    def is_right(self, inputs: np.ndarray, outputs: np.ndarray, truth: str | None) -> bool | None:
+        """Return whether the outputs answer one example, or None if nothing tells.
+
+        `truth` is the right answer as text, or None if unknown.
+        """
+        return None if truth is None else self.answer(outputs) == truth
 
     def verdict(self, inputs: np.ndarray, outputs: np.ndarray, truth: str | None) -> str:
         """Return one line that says whether outputs answer one example, and what is wrong if they do not."""
-        if self.is_right(inputs, outputs, truth):
-            return "right"
-        return "wrong: there is no right answer" if truth is None else f"wrong: the right answer is {truth}"
+        if (right := self.is_right(inputs, outputs, truth)) is None:
+            return "not judged: the right answer is unknown"
+        return "right" if right else f"wrong: the right answer is {truth}"
 
     def unlike_examples(self, inputs: np.ndarray) -> str | None:
         """Describe how `inputs` fall outside the test distribution, or return None."""

@@ -40,8 +40,8 @@ class Play:
     frames: Sequence["Frame"]
     truth: str | None = None
 
-    def is_right(self, frame: "Frame") -> bool:
-        """Return whether the answer of a frame is right."""
+    def is_right(self, frame: "Frame") -> bool | None:
+        """Return whether the answer of a frame is right, or None if nothing tells."""
         return self.task.is_right(self.inputs, frame.outputs, self.truth)
 
 
