@@ -163,6 +163,7 @@ def test_function_that_is_not_equivariant_raises_with_a_witness():
         return x * np.array([[2.0] + [1.0] * (x.shape[1] - 1)])
 
     assert_refused(lambda: theory.approximate(first_token_differs, 1, 2, 3), "function", "X = [[", "[1, 0]")
+    assert_refused(lambda: theory.moduli(first_token_differs, 1, 2, 0.5), "function", "X = [[", "[1, 0]")
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-10, 1.0, 1e250])

@@ -114,6 +114,32 @@ def evaluate(function: Function, points: np.ndarray) -> np.ndarray:
     raise InputError(f"function: expected {expected}, got {values.tolist()} at X = {points.tolist()}")
 
 
+def refuse_if_not_equivariant(
+    function: Function, dim: int, tokens: int, grid: Grid | None = None, tolerance: float = 1e-9
+) -> None:
+    """Raise InputError with a witness if f(X P) differs from f(X) P at one of a few points, some of them on the grid.
+
+    The tolerance is a share of the largest |f| at these points, so that a function of any size is judged alike.
+    """
+    rng = np.random.default_rng(0)
+    points = [rng.random((dim, tokens)) for _ in range(8)]
+    if grid is not None:
+        points.append(grid.points([z % grid.base for z in range(tokens)]))
+        points += [grid.points(rng.integers(grid.base, size=tokens).tolist()) for _ in range(8)]
+    orders = [rng.permutation(tokens) if tokens > 2 else np.arange(tokens)[::-1] for _ in points]
+    values = [
+        (evaluate(function, x)[:, order], evaluate(function, x[:, order]))
+        for x, order in zip(points, orders, strict=True)
+    ]
+    largest = max(np.abs(expected).max() for expected, _ in values)
+    for x, order, (expected, came) in zip(points, orders, values, strict=True):
+        if np.abs(expected - came).max() > tolerance * largest:
+            raise InputError(
+                f"function: expected a permutation equivariant one, but at X = {x.tolist()} with the tokens in the "
+                f"order {order.tolist()} it gives {came.tolist()} instead of {expected.tolist()}"
+            )
+
+
 def described(error: Exception) -> str:
     """Return the type and the text of an exception in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no text'}"

@@ -12,7 +12,7 @@ from typing import get_args
 
 import numpy as np
 
-from looped.theory.grid import Function, evaluate
+from looped.theory.grid import Function, evaluate, refuse_if_not_equivariant
 from looped.theory.targets import Lipschitz, ModulusName, Target, as_target, norm, require_norm
 from looped.utils.errors import as_number, require, require_counts
 
@@ -49,12 +49,16 @@ def moduli(
     lipschitz: float | Lipschitz | None = None,
     seed: int = 0,
 ) -> Moduli:
-    """Estimate the moduli at `delta` in the p-norm. One number as `lipschitz` bounds all three."""
+    """Estimate the moduli of a permutation equivariant function at `delta` in the p-norm.
+
+    One number as `lipschitz` bounds all three.
+    """
     require_counts(dim=dim, tokens=tokens)
     require(0 < as_number(delta) < inf, f"delta: expected a finite number > 0, got {delta}")
     require_norm(p)
     require(isinstance(seed, Integral) and seed >= 0, f"seed: expected an integer >= 0, got {seed!r}")
     target = as_target(function, lipschitz)
+    refuse_if_not_equivariant(target.function, dim, tokens)
     rng = np.random.default_rng(seed)
     found = {which: _search(target, which, dim, tokens, delta, p, rng) for which in get_args(ModulusName)}
     return Moduli(delta, p, **found)

@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 
 from looped.theory.constructions import steps
-from looped.theory.constructions.approximate import refuse_if_not_equivariant
 from looped.theory.engine import Engine
 from looped.theory.grid import (
     Function,
@@ -22,6 +21,7 @@ from looped.theory.grid import (
     Vector,
     label,
     number,
+    refuse_if_not_equivariant,
     require_countable,
     selection_rounds,
     tabulate,
@@ -73,7 +73,7 @@ def approximate_any_length(
     known: dict[int, Vector] = {}
     for tokens in range(1, most_tokens + 1):
         grid = Grid(dim, tokens, cells, representative)
-        refuse_if_not_equivariant(function, grid)
+        refuse_if_not_equivariant(function, dim, tokens, grid)
         labels = tabulate(function, grid, duplicates=True)
         known |= {length_id(base, most_tokens, s, z): label(labels, s, z) for s in labels for z in set(s)}
     network = any_length_block(Grid(dim, most_tokens, cells), known)

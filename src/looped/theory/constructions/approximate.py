@@ -14,7 +14,18 @@ from looped.theory.constructions import CONSTRUCTIONS
 from looped.theory.constructions.base import Construction
 from looped.theory.constructions.paper import FAULTS, Paper
 from looped.theory.engine import Engine
-from looped.theory.grid import Function, Grid, Labels, TokenIds, Vector, evaluate, require_countable, tabulate, trifling
+from looped.theory.grid import (
+    Function,
+    Grid,
+    Labels,
+    TokenIds,
+    Vector,
+    evaluate,
+    refuse_if_not_equivariant,
+    require_countable,
+    tabulate,
+    trifling,
+)
 from looped.theory.lemmas import require_known
 from looped.theory.network import LoopedNetwork, Number, Size, entries, exactly
 from looped.theory.targets import Lipschitz, Target, as_target, norm, require_norm
@@ -198,7 +209,7 @@ def approximate(
     construction = Paper(grid, bits, tuple(printed)) if printed else CONSTRUCTIONS[variant](grid, bits)
     _refuse_if_too_large(construction)
     target = as_target(function, lipschitz)
-    refuse_if_not_equivariant(target.function, grid)
+    refuse_if_not_equivariant(target.function, dim, tokens, grid)
     if sharpness is not None:
         sharpness = exactly(sharpness, "sharpness", "a number > 0")
         require(sharpness > 0, f"sharpness: expected a number > 0, got {sharpness}")
@@ -234,26 +245,3 @@ def _refuse_if_too_large(construction: Construction) -> None:
             f"{construction.num_ids:,} labels ({gigabytes:,.1f} GiB) and {loops:,} loops ({seconds:,.0f} s) for "
             f"{construction.name} with {size}. Take fewer {fewer}."
         )
-
-
-def refuse_if_not_equivariant(function: Function, grid: Grid, tolerance: float = 1e-9) -> None:
-    """Raise InputError with a witness if f(X P) differs from f(X) P at one of a few points.
-
-    The tolerance is a share of the largest |f| at these points, so that a function of any size is judged alike.
-    """
-    rng = np.random.default_rng(0)
-    points = [rng.random((grid.dim, grid.tokens)) for _ in range(8)]
-    points.append(grid.points([z % grid.base for z in range(grid.tokens)]))
-    points += [grid.points(rng.integers(grid.base, size=grid.tokens).tolist()) for _ in range(8)]
-    orders = [rng.permutation(grid.tokens) if grid.tokens > 2 else np.arange(grid.tokens)[::-1] for _ in points]
-    values = [
-        (evaluate(function, x)[:, order], evaluate(function, x[:, order]))
-        for x, order in zip(points, orders, strict=True)
-    ]
-    largest = max(np.abs(expected).max() for expected, _ in values)
-    for x, order, (expected, came) in zip(points, orders, values, strict=True):
-        if np.abs(expected - came).max() > tolerance * largest:
-            raise InputError(
-                f"function: expected a permutation equivariant one, but at X = {x.tolist()} with the tokens in the "
-                f"order {order.tolist()} it gives {came.tolist()} instead of {expected.tolist()}"
-            )
