@@ -346,6 +346,19 @@ def test_parse_reads_lines_and_dots():
         task.verify({"puzzle": PUZZLE, "solution": solution[::-1]})
 
 
+@pytest.mark.parametrize("bars", ["---+ |", "───┼ │"])
+def test_parse_reads_a_printed_board(bars):
+    """Boards have lines between their boxes in newspapers, on web pages and in what `looped solve` prints."""
+    rows = [PUZZLE[i : i + 9].replace("0", "·") for i in range(0, 81, 9)]
+    lines = [f"{bars[-1]} ".join([row[:3], row[3:6], row[6:]]) for row in rows]
+    for place in (6, 3):
+        lines.insert(place, bars[3].join([bars[:3]] * 3))
+    task = Sudoku()
+    assert task.render(task.parse("\n".join(lines))) == PUZZLE
+    with refused(None, 81, 72):
+        task.parse("\n".join(lines[:-1]))
+
+
 @pytest.mark.parametrize(
     ("board", "values"),
     [

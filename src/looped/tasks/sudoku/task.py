@@ -5,6 +5,7 @@ pool, or the rows of a user's file. Splits are by solution grid up to symmetry, 
 training board. Every 4x4 puzzle is new, and splits are by puzzle up to symmetry.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -45,6 +46,9 @@ GUESSES: dict[Difficulty, tuple[int, int]] = {
 FEWEST_CLUES = {4: 4, 9: 17}
 RARE_CLUES = 22  # one minimal 9x9 puzzle in 27 has at most 22 clues, and one in 480 has 21
 DEFAULT_POOL = 100_000
+RULES = set("-+=|─│┌┬┐├┼┤└┴┘ ")
+"""what a line between the boxes of a printed board is made of"""
+OPEN = str.maketrans(".·", "00")
 REAL_PUZZLES = "sudoku/real_puzzles.csv.gz"
 
 
@@ -173,8 +177,12 @@ class Sudoku(Task):
         return "".join(str(int(digit)) for digit in inputs)
 
     def parse(self, text: str) -> np.ndarray:
-        """Return the digits of a board, in one line or several, where an open cell is 0 or a dot."""
-        board = "".join(text.split()).replace(".", "0")
+        """Return the digits of a board, in one line or several, where an open cell is 0 or a dot.
+
+        Lines between the boxes, as `looped solve` prints them, do not count.
+        """
+        rows = [line for line in text.splitlines() if set(line) - RULES]
+        board = re.sub(r"[\s|│]", "", "".join(rows)).translate(OPEN)
         for symbol in sorted(set(board) - set("0123456789"[: self.side + 1])):
             raise InputError(f"expected digits 0-{self.side} or dots, got {symbol!r} in {text!r}")
         require(len(board) == self.num_cells, f"expected {self.num_cells} cells, got {len(board)} in {text!r}")
