@@ -54,6 +54,16 @@ def test_sweep_with_a_larger_grid_trains_only_the_new_runs(root, capsys):
     ]
 
 
+def test_sweep_with_seeds_lists_them_by_setting_with_their_mean(root, capsys):
+    grid = [*TASK, "--grid", "model.num-loops=3,2", "--seeds", "2", "--root", str(root), *KNOBS]
+    _, *rows = answer(capsys, *grid).splitlines()
+    assert [row.split()[1:3] for row in rows] == [[str(r), seed] for r in (3, 2) for seed in ("0", "1", "mean")]
+    cells = json.loads(answer(capsys, *grid, "--json"))["cells"]
+    for place, pair in ((2, cells[:2]), (5, cells[2:])):
+        mean = sum(cell["value"] for cell in pair) / 2
+        assert float(rows[place].split()[3]) == pytest.approx(mean, abs=1e-4)
+
+
 def test_sweep_with_wrong_input_prints_one_line_and_trains_nothing(capsys, tmp_path):
     place = ["--root", str(tmp_path / "runs"), *KNOBS]
     for grid, text in {

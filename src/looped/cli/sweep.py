@@ -1,7 +1,7 @@
 """`looped sweep TASK --grid FLAG=VALUE,VALUE ...`."""
 
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,12 +60,20 @@ def sweep(arguments: list[str]) -> None:
     run_experiment(
         experiment, command.root, num_seeds=command.seeds, num_workers=command.workers, minutes=command.minutes
     )
+    places = {cell.column: place for place, cell in enumerate(experiment.cells)}
     cells = status(experiment, command.root, load_records(None, command.root), command.seeds)
+    cells.sort(key=lambda cell: (places[cell["column"]], cell["seed"]))
     for cell in cells:
         cell["run"] = str(command.root / cell["run"])
     metric = experiment.cells[0].config.task.metric
     rows = [(experiment.cells[0].row, "seed", f"{metric} (95 % interval)", "run")]
-    rows += [(cell["column"], str(cell["seed"]), cell["state"], cell["run"]) for cell in cells]
+    for _, of_setting in groupby(cells, key=lambda cell: cell["column"]):
+        seeds = list(of_setting)
+        rows += [(cell["column"], str(cell["seed"]), cell["state"], cell["run"]) for cell in seeds]
+        values = [cell["value"] for cell in seeds if cell["value"] is not None]
+        if len(values) > 1:
+            mean = f"{sum(values) / len(values):.4g} (seeds from {min(values):.4g} to {max(values):.4g})"
+            rows.append((seeds[0]["column"], "mean", mean, ""))
     show({"metric": metric, "cells": cells}, "\n".join(aligned(rows, "<><<")), as_json=command.json)
 
 
