@@ -49,6 +49,13 @@ def test_eval_measures_each_loop_count_beside_the_baseline(run, capsys):
     assert "best constant answer" in text
 
 
+def test_eval_of_a_task_names_the_model_that_it_stands_for(capsys):
+    assert answer(capsys, "eval", "lcs", "--size", "2", "--loops", "1").startswith("model: lcs/words-looped-r20\n")
+    whole = json.loads(answer(capsys, "eval", "lcs", "--size", "2", "--loops", "1", "--json"))
+    assert whole["task"] == "lcs"
+    assert not answer(capsys, "eval", "lcs/looped-r50", "--size", "2", "--loops", "1").startswith("model")
+
+
 def test_eval_with_a_file_measures_its_rows(run, tmp_path, capsys):
     """Two rows with right answers. A wrong one is named with its line; another shape is refused."""
     own = tmp_path / "own.csv"

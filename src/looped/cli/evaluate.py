@@ -68,6 +68,8 @@ def evaluate(arguments: list[str]) -> None:
 
     rules = [ExitRule.parse(text) for text in command.exit]
     run = load(command.run, choose_device(command.device))
+    if run.name.startswith(f"{command.run}/") and not command.json:  # a task's name, which stands for a model
+        print(f"model: {run.name}")
     if task_flags:
         require(command.split == "test" and not command.sets, "expected --task flags or --split or --sets, got both")
         run = replace(run, config=replace(run.config, task=_changed_task(run.task, task_flags)))
