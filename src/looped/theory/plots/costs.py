@@ -47,7 +47,7 @@ def error(
             _draw_errors(axis, name, function, count, most_loops, bits, p)
         _draw_slopes(axis, count)
         axis.tick_params(which="minor", labelsize=7)
-        equal = "; crosses: equal tokens not served" if count > 2 else ""
+        equal = "\ncrosses: equal tokens not served" if count > 2 else ""
         title = f"{function}, d = 1, N = {count}{equal}"
         label_axis(axis, title, "loops r", f"measured $L^{{{p:g}}}$ error, centres stored")
     handles, names = axes[0].get_legend_handles_labels()
