@@ -15,7 +15,7 @@ from looped.cli.main import main
 from looped.cli.progress import Bar
 from looped.cli.theory import _progress_line
 from looped.tasks import TASKS, DecisionTree, EditDistance
-from looped.theory import VARIANTS
+from looped.theory import VARIANTS, loops_for_error
 from looped.training import evaluation
 from looped.training.trainer import Trainer
 from tests.cli.command import TRAIN, answer, complaint
@@ -221,6 +221,19 @@ def test_theory_bounds_lists_all_constructions_and_lower_bounds(capsys):
     assert found["bits"] == 10_000 * 8
     for each in found["labels"].values():
         assert 0 < each["needed"] < each["loops"]
+
+
+def test_theory_bounds_of_an_own_function_are_those_of_its_lipschitz_constant(tmp_path, capsys):
+    """The range 0 to sqrt(2) of x * sqrt(2) is what its Lipschitz constant allows for one token."""
+    (tmp_path / "own.py").write_text("def own(x):\n    return 2**0.5 * x\n")
+    asked = ["theory", "bounds", "--function", f"{tmp_path}/own.py:own", "--tokens", "1", "--error", "0.2"]
+    found = json.loads(answer(capsys, *asked, "--lipschitz", str(2**0.5), "--json"))["error"]
+
+    def omega(which, delta):
+        return 2**0.5 * delta
+
+    for variant, each in found.items():
+        assert each["loops"] == loops_for_error(0.2, variant, 1, 1, omega, 2, 2**0.5).loops
 
 
 def test_theory_plot_passes_its_options_to_the_picture(tmp_path, capsys):

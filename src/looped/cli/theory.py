@@ -20,7 +20,7 @@ from looped.theory.bounds import memorizer_bounds
 from looped.theory.lemmas.memorizers_by_name import STREAMS
 from looped.theory.plots import PLOTS, plot
 from looped.theory.report import report
-from looped.theory.targets import ModulusName
+from looped.theory.targets import ModulusName, as_target
 from looped.utils.errors import InputError, require_counts
 
 VARIANT = "{" + ",".join(CONSTRUCTIONS) + "}"
@@ -259,12 +259,12 @@ def _memorize(arguments: list[str]) -> None:
 class BoundsCommand(FunctionFlags):
     """Compare the loops that each construction needs for an error, and the loops and bits that nobody can save."""
 
-    function: str = "attn"
-    """mean, prod, attn, max or wave: their Lipschitz constants are known"""
     error: float = 0.5
     """error on the good set that the bound must reach"""
     p: float = 2.0
     """norm of the error (1 or more, inf allowed)"""
+    lipschitz: float | None = None
+    """Lipschitz constant of your own function (None: unknown)"""
     labels: int = 10_000
     """labels to store, K, for the lower bounds"""
     bits: int = 8
@@ -275,16 +275,17 @@ class BoundsCommand(FunctionFlags):
 
 def _bounds(arguments: list[str]) -> None:
     command = parse(BoundsCommand, arguments, "looped theory bounds")
-    target = load(command.function, command.dim, command.tokens)
+    target = as_target(load(command.function, command.dim, command.tokens), command.lipschitz)
     if target.lipschitz is None:
-        raise InputError(f"function: expected one with known Lipschitz constants, got {command.function!r}")
+        raise InputError(f"lipschitz: expected a constant of {command.function}, got none. Name one with --lipschitz.")
     require_counts(labels=command.labels, bits=command.bits)
 
     def omega(which: ModulusName, delta: float) -> float:
         return target.upper(which, delta, command.p, command.dim, command.tokens) or 0.0
 
     sizes = (command.dim, command.tokens)
-    span = target.high - target.low
+    # No two values of an entry differ by more than f can change along the diagonal of the cube.
+    span = min(target.high - target.low, target.lipschitz.sequence * math.sqrt(command.dim * command.tokens))
     best = {name: loops_for_error(command.error, name, *sizes, omega, command.p, span) for name in CONSTRUCTIONS}
     lower = memorizer_bounds(command.labels, command.bits)
     lines = [f"an error of {command.error:g} for {command.function}, d = {command.dim}, N = {command.tokens}:"]
