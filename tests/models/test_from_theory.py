@@ -29,6 +29,11 @@ def square(x):
     return x**2
 
 
+def test_function_in_place_of_a_network_is_refused():
+    with refused("net", "function"):
+        looped.from_theory(square)
+
+
 def rough(x):
     return np.sin(9 * x + 4 * x.sum(axis=1, keepdims=True)) + np.cos(7 * x.sum()) * x
 

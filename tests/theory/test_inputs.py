@@ -166,6 +166,13 @@ def test_function_that_is_not_equivariant_raises_with_a_witness():
     assert_refused(lambda: theory.moduli(first_token_differs, 1, 2, 0.5), "function", "X = [[", "[1, 0]")
 
 
+def test_name_in_place_of_a_function_or_a_row_is_refused():
+    assert_refused(lambda: theory.approximate("attn", 1, 2, 3), "function", "'attn'")
+    assert_refused(lambda: theory.moduli("attn", 1, 2, 0.5), "function", "'attn'")
+    net = theory.approximate(square, 1, 2, 2, "lean")
+    assert_refused(lambda: net.trace([[0.1, 0.7]]).row("sequence"), "row", "'sequence'")
+
+
 @pytest.mark.parametrize("size", [1e-300, 1e-10, 1.0, 1e250])
 def test_equivariance_is_judged_relative_to_the_size_of_f(size):
     def skewed(x):

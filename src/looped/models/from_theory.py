@@ -34,6 +34,8 @@ def from_theory(net: Approximation, dtype: torch.dtype = torch.float64) -> LoopM
     Weights, states and outputs have the given dtype. Warns with the error on some cells unless the model is exact.
     Raises InputError if the outputs would not be finite.
     """
+    is_network = isinstance(net, Approximation)
+    require(is_network, f"net: expected a network of `theory.approximate`, got {type(net).__name__}")
     is_float = isinstance(dtype, torch.dtype) and dtype.is_floating_point
     require(is_float, f"dtype: expected a floating-point type such as torch.bfloat16, got {dtype!r}")
     network, size, grid = net.network, net.size, net.grid

@@ -59,6 +59,9 @@ class Target:
 
 def as_target(function: Function | Target, lipschitz: float | Lipschitz | None = None) -> Target:
     """Return a function as a Target, with a Lipschitz constant if one is given."""
+    if not callable(function) and not isinstance(function, Target):
+        hint = "`theory.load` returns a built-in one by its name."
+        raise InputError(f"function: expected a function of an array (dim, tokens), got {function!r}. {hint}")
     target = function if isinstance(function, Target) else Target(getattr(function, "__name__", "f"), function)
     if lipschitz is None:
         return target

@@ -48,6 +48,7 @@ class Trace:
 
     def row(self, name: str) -> np.ndarray:
         """Return one row as an array of shape (loops + 1, tokens)."""
+        require_one_of("row", name, self.rows)
         return self.values[:, self.rows.index(name)]
 
 
