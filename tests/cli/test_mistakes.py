@@ -84,6 +84,9 @@ def test_bug_with_memory_in_its_message_is_not_reported_as_out_of_memory(run, mo
         (["trian"], "did you mean 'train'"),
         (["train"], "expected a task first"),
         (["train", "edit-distanc"], "did you mean 'edit-distance'"),
+        (["train", "{mine}.py"], "task: expected FILE.py:CLASS, got"),
+        (["report", "sudoku/looped-r32", "--out", "{new}"], "got the model sudoku/looped-r32. A model has no log"),
+        (["plot", "{run}", "--out", "{new}.png"], "--out: expected a picture's file that ends in .svg"),
         (["train", "edit-distance", "--model.blok", "looped"], "did you mean --model.block?"),
         (["train", "edit-distance", "--model.block", "modular"], "'modular'; did you mean 'modulated'?"),
         (["train", "edit-distance", "--model.dim", "wide"], "--model.dim: expected a whole number, got 'wide'"),
@@ -163,6 +166,9 @@ def test_bug_with_memory_in_its_message_is_not_reported_as_out_of_memory(run, mo
         (["theory", "plot", "ids", "--tokens", "3"], "tokens: expected an option of ids (cells), got tokens=3"),
         (["theory", "plot", "trace", "--input", "0.1", "2"], "input: expected numbers in [0, 1), got [0.1, 2.0]"),
         (["theory", "memorize", "0.1"], "labels: expected at least two"),
+        (["theory", "memorize", "1/3", "1"], "looped: expected numbers, got '1/3', '1'"),
+        (["theory", "bounds", "--function", "{mine}.py:bad"], "lipschitz: expected a constant of"),
+        (["theory", "moduli", "--function", "{mine}.py:first"], "function: expected a permutation equivariant one"),
         (["theory", "bounds", "--error", "0"], "error: expected a number > 0, got 0"),
         (["theory", "moduli", "--delta", "0"], "delta: expected a finite number > 0, got 0"),
         (["theory", "plot", "ids", "--out", "{new}/x.txt"], "ends in .png, .svg, .pdf, got"),
@@ -175,7 +181,9 @@ def test_bug_with_memory_in_its_message_is_not_reported_as_out_of_memory(run, mo
 def test_wrong_input_prints_one_line_and_exits_with_2(arguments, message, run, tmp_path, capsys):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").write_text("mine")
-    (tmp_path / "mine.py").write_text("def bad(x):\n    return x / (0 // 0)\n")
+    (tmp_path / "mine.py").write_text(
+        "def bad(x):\n    return x / (0 // 0)\n\ndef first(x):\n    return x[:, :1] + 0 * x\n"
+    )
     (tmp_path / "broken").symlink_to(tmp_path / "nothing")
     places = {"run": run} | {name: str(tmp_path / name) for name in ("folder", "new", "mine", "broken")}
     line = complaint(capsys, *(argument.format(**places) for argument in arguments))

@@ -38,8 +38,8 @@ SeveralRuns = Annotated[
 # tyro's messages about text that is not a number, and what to say instead. (For lists, only the help that follows the
 # message tells the type.)
 _NOT_A_NUMBER = {
-    re.compile(r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\].*\[INT"): "whole numbers",
-    re.compile(r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\].*\[FLOAT"): "numbers",
+    re.compile(r"Error parsing (.+?): Could not find valid parse for arguments: \[(.*)\].*\[INT"): "whole numbers",
+    re.compile(r"Error parsing (.+?): Could not find valid parse for arguments: \[(.*)\].*\[FLOAT"): "numbers",
     re.compile(r"Error parsing (\S+):.* invalid literal for int\(\) with base 10: ('.*?')"): "a whole number",
     re.compile(r"Error parsing (\S+):.* could not convert string to float: ('.*?')"): "a number",
 }
@@ -71,6 +71,8 @@ def leading_task(arguments: list[str], usage: str) -> tuple[str, list[str]]:
     """
     from looped.tasks import TASKS, installed_tasks
 
+    if arguments and arguments[0].endswith(".py"):
+        raise InputError(f"task: expected FILE.py:CLASS, got {arguments[0]!r}. Name the class of your task as well.")
     tasks: Any = TASKS
     installed = {name: f"installed, from {entry.module}" for name, entry in installed_tasks().items()}
     return leading_name(with_items(arguments), "task", ChainMap(tasks, installed), usage)
@@ -170,7 +172,8 @@ def _one_line(box: str, program: str) -> str:
     complaint = re.sub(r"^Error parsing ([\w.]+): (?:\1\.)?(\w+)(?=: )", _flag, " ".join(text))
     for pattern, expected in _NOT_A_NUMBER.items():
         if found := pattern.match(" ".join(line for lines in (text, *rest) for line in lines)):
-            complaint = f"{found[1]}: expected {expected}, got {found[2]}"
+            named = "" if found[1].startswith("[") else f"{found[1]}: "  # tyro shows a place without a flag by its type
+            complaint = f"{named}expected {expected}, got {found[2]}"
     return f"{complaint} ({program} --help lists all flags)"
 
 
@@ -179,10 +182,10 @@ def _flag(found: re.Match[str]) -> str:
     return f"--{found[1]}.{found[2]}".replace("_", "-")
 
 
-def require_svg(path: Path | None) -> None:
-    """Raise InputError unless the path, if any, ends in .svg and can be written."""
+def require_svg(flag: str, path: Path | None) -> None:
+    """Raise InputError, which names the flag, unless the path, if any, ends in .svg and can be written."""
     expected = path is None or path.suffix.lower() == ".svg"
-    require(expected, f"expected a picture's file that ends in .svg, got {str(path)!r}")
+    require(expected, f"{flag}: expected a picture's file that ends in .svg, got {str(path)!r}")
     require_writable(path)
 
 

@@ -39,7 +39,7 @@ class InspectCommand:
 def inspect(arguments: list[str]) -> None:
     """Print a table of what happens in a run, loop by loop."""
     command = parse(InspectCommand, arguments, "looped inspect")
-    require_svg(command.svg)
+    require_svg("--svg", command.svg)
     suffix = None if command.attention is None else command.attention.suffix.lower()
     require(suffix in (None, ".svg", ".json"), f"--attention: expected a file .svg or .json, got {command.attention}")
     require_writable(command.attention)

@@ -37,7 +37,7 @@ class PlotCommand:
 def plot(arguments: list[str]) -> None:
     """Write a picture of trained runs."""
     command = parse(PlotCommand, arguments, "looped plot")
-    require_svg(command.out)
+    require_svg("--out", command.out)
 
     from looped.experiments.measure import loops_to_read
     from looped.utils.files import save_text

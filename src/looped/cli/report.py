@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from looped.cli.args import parse, require_folder, show
+from looped.cli.args import RUN, parse, require_folder, show
 from looped.utils.errors import require
 from looped.utils.types import Device
 
@@ -22,7 +22,7 @@ class ReportCommand:
     A run without a record is tested first. The record stays in the run's folder, so the next report is quick.
     """
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(help="folders of finished runs")]
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar=RUN, help="folders of finished runs")]
     out: Path = Path("report")
     """folder of the page"""
     title: str = "Runs"
@@ -53,7 +53,11 @@ def report(arguments: list[str]) -> None:
 def _record(folder: Path, command: ReportCommand) -> "Record":
     from looped.experiments.measure import record_run
     from looped.experiments.spec import EvalPlan
+    from looped.utils.shipped import SUFFIX, list_models
 
+    is_model = str(folder) in list_models() or folder.suffix == SUFFIX
+    hint = "A model has no log and no costs; `looped compare` and `looped plot` take it."
+    require(not is_model or folder.is_dir(), f"runs: expected the folder of a run, got the model {folder}. {hint}")
     return record_run(folder, EvalPlan(size=command.size), command.device)
 
 

@@ -38,7 +38,7 @@ def solve(arguments: list[str]) -> None:
     """Ask a run one question and show its answers."""
     command = parse(SolveCommand, arguments, "looped solve")
     require(command.delay is None or 0 <= command.delay <= 60, f"--delay: expected 0..60 seconds, got {command.delay}")
-    require_svg(command.svg)
+    require_svg("--svg", command.svg)
     require(command.input is None or command.index is None, "expected --input or --index, got both")
 
     require(command.exit is None or command.images == 1, "expected --exit or --images, got both")
