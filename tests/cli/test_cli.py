@@ -14,6 +14,7 @@ from looped.cli.args import peek
 from looped.cli.main import main
 from looped.cli.progress import Bar
 from looped.cli.theory import _progress_line
+from looped.inference import load
 from looped.tasks import TASKS, DecisionTree, EditDistance
 from looped.theory import VARIANTS, loops_for_error
 from looped.training import evaluation
@@ -50,7 +51,8 @@ def test_eval_measures_each_loop_count_beside_the_baseline(run, capsys):
 
 
 def test_eval_of_a_task_names_the_model_that_it_stands_for(capsys):
-    assert answer(capsys, "eval", "lcs", "--size", "2", "--loops", "1").startswith("model: lcs/words-looped-r20\n")
+    text = answer(capsys, "eval", "lcs", "--size", "2", "--loops", "1")
+    assert text.startswith(f"model: {load('lcs').name}\n")
     whole = json.loads(answer(capsys, "eval", "lcs", "--size", "2", "--loops", "1", "--json"))
     assert whole["task"] == "lcs"
     assert not answer(capsys, "eval", "lcs/looped-r50", "--size", "2", "--loops", "1").startswith("model")
