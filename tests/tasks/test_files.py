@@ -94,9 +94,14 @@ def test_bad_row_names_file_line_and_reason(name, row, reason, tmp_path):
     assert reason in str(caught.value)
 
 
-def test_missing_answers_are_computed(tmp_path):
+@pytest.mark.parametrize(
+    "text",
+    ["first,second\naaaaa,aabaa\nabbbb,bbbbc\n", "first,second,answer\naaaaa,aabaa,\nabbbb,bbbbc, \n"],
+    ids=["no-column", "empty-cells"],
+)
+def test_missing_answers_are_computed(text, tmp_path):
     """Edit distances with costs 2, 2 and 3, by hand: one replacement, and one deletion with one insertion."""
-    (tmp_path / "pairs.csv").write_text("first,second\naaaaa,aabaa\nabbbb,bbbbc\n")
+    (tmp_path / "pairs.csv").write_text(text)
     task = from_file(make_task("edit-distance", **TASKS["edit-distance"]), tmp_path / "pairs.csv", file_role="test")
     assert sorted(task.sample(0, "test", range(2)).targets[:, -1].tolist()) == [3, 4]
     (tmp_path / "numbers.csv").write_text("numbers,target\n2 3 4,24\n")

@@ -128,7 +128,7 @@ class StringPairs(FileTask):
         """Return the two strings as letters, and their lengths. The answer is computed, and compared if it is given."""
         first, second = field_of(row, "first", str), field_of(row, "second", str)
         strings, lengths = self._read_pair(f"{first}|{second}")
-        if "answer" in row:
+        if row.get("answer", "") != "":  # an empty cell of a CSV is a missing answer
             answers = self._prefix_answers(strings[None], lengths[None])[0]
             stated, expected = field_of(row, "answer", int), int(answers[lengths[1]])
             require(stated == expected, f"answer: expected {expected} for {first}|{second}, got {stated}")
