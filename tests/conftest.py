@@ -13,6 +13,7 @@ import torch
 
 from looped.utils import plugins as outside
 from looped.utils.files import cache_folder
+from tests.forks import ForkServer
 
 # Tests have cache folders of their own, but need not compile every generator once more for each.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder() / "numba"))
@@ -46,6 +47,13 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if not report.skipped:
         for name, content in report.sections:
             _note(f"--- {name}\n{content}")
+
+
+@pytest.fixture(scope="session")
+def programs():
+    """Return a server that starts programs quickly."""
+    with ForkServer() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

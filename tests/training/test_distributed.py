@@ -8,10 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from looped.training.trainer import Trainer
 from looped.utils import launch
 from looped.utils.errors import InputError
 from tests.experiments.test_runner import wait_until
+from tests.forks import Ended, ForkServer, Program
 from tests.paths import ROOT
 from tests.training.conftest import tiny
 from tests.training.killed import train_to_the_end
@@ -46,35 +48,39 @@ def free_port() -> int:
     raise RuntimeError("no free port")
 
 
-def start_ranks(size: int, *words: str, last: Sequence[str] = (), others: Sequence[str] = ()) -> list[subprocess.Popen]:
-    """Start ranks with the same words, and with some more for the last one and for the others."""
-    port = free_port()
-    return [
-        subprocess.Popen([sys.executable, *words, *(last if rank == size - 1 else others)],
-                         env=environment(rank, size, port), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for rank in range(size)
-    ]  # fmt: skip
+class Ranks:
+    """Processes that train one run together."""
+
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
+
+    def start(self, size: int, *words: str, last: Sequence[str] = (), others: Sequence[str] = ()) -> list[Program]:
+        """Start ranks with the same words, and with some more for the last one and for the others."""
+        port = free_port()
+        return [
+            self._server.start(
+                *words, *(last if rank == size - 1 else others), environment=environment(rank, size, port)
+            )
+            for rank in range(size)
+        ]
+
+    def run(self, size: int, *words: str, seconds: float = 120, **more: Sequence[str]) -> list[Ended]:
+        """Start ranks, wait for every one, and return how it ended. Kill what takes longer than this."""
+        return finish(self.start(size, *words, **more), seconds)
 
 
-class Ended(NamedTuple):
-    code: int
-    output: str
-    messages: str
-
-
-def finish_ranks(processes: list[subprocess.Popen], seconds: float = 300) -> list[Ended]:
-    """Wait for every rank and return how it ended. Kill all of them if one takes longer than this."""
-    with suppress(subprocess.TimeoutExpired):
-        for process in processes:
-            process.communicate(timeout=seconds)
-    for process in processes:
-        process.kill()
-    said = [process.communicate() for process in processes]
-    return [Ended(process.returncode, *texts) for process, texts in zip(processes, said, strict=True)]
+def finish(ranks: list[Program], seconds: float) -> list[Ended]:
+    end = time.monotonic() + seconds
+    return [each.finish(end - time.monotonic()) for each in ranks]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory) -> dict[int, dict[str, Any]]:
+def ranks(programs) -> Ranks:
+    return Ranks(programs)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory, ranks) -> dict[int, dict[str, Any]]:
     """Return what 1, 2 and 4 processes found. Starting them takes most of the time, so they do everything at once."""
     torch.set_num_threads(1)
     alone = tmp_path_factory.mktemp("alone")
@@ -83,7 +89,7 @@ def found(tmp_path_factory) -> dict[int, dict[str, Any]]:
     for size in (2, 4):
         folder = tmp_path_factory.mktemp(f"ranks-{size}")
         Trainer(hurried(MOVED), folder / "moved", quiet=True).fit()
-        ended = finish_ranks(start_ranks(size, "-m", "tests.training.ranks", str(folder)))
+        ended = ranks.run(size, "-m", "tests.training.ranks", str(folder), seconds=300)
         assert [each.code for each in ended] == [0] * size, "\n".join(each.messages for each in ended)
         results[size] = json.loads((folder / "found.json").read_text()) | {"folder": str(folder)}
     return results
@@ -205,8 +211,8 @@ LOOPED = ["-m", "looped", "train", "edit-distance", "--recipe", "laptop", "--tas
         (["--train.optimizer", "adamw", "--train.learning-rate", "1e30"], "expected a finite number"),
     ],
 )
-def test_mistake_is_one_line_of_one_rank(flags, part, tmp_path):
-    ended = finish_ranks(start_ranks(2, *LOOPED, "--out", str(tmp_path / "run"), *flags), seconds=120)
+def test_mistake_is_one_line_of_one_rank(ranks, flags, part, tmp_path):
+    ended = ranks.run(2, *LOOPED, "--out", str(tmp_path / "run"), *flags)
     assert [each.code for each in ended] == [2, 2]
     lines = [line for each in ended for line in each.messages.splitlines() if part in line]
     assert len(lines) == 1
@@ -232,9 +238,8 @@ def test_mistake_is_one_line_of_one_rank(flags, part, tmp_path):
         ),
     ],
 )
-def test_ranks_with_different_commands_are_one_line_of_one_rank(flag, value, part, tmp_path):
-    ranks = start_ranks(2, *LOOPED, "--out", str(tmp_path / "run"), last=[flag, value])
-    ended = finish_ranks(ranks, seconds=120)
+def test_ranks_with_different_commands_are_one_line_of_one_rank(ranks, flag, value, part, tmp_path):
+    ended = ranks.run(2, *LOOPED, "--out", str(tmp_path / "run"), last=[flag, value])
     assert [each.code for each in ended] == [2, 2]
     assert [line for each in ended for line in each.messages.splitlines() if line.startswith("looped: ")] == [
         f"looped: {part}. Start the same command on every machine."
@@ -243,9 +248,9 @@ def test_ranks_with_different_commands_are_one_line_of_one_rank(flag, value, par
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_flag_that_one_rank_mistypes_ends_all_ranks_with_its_line(rank, tmp_path):
+def test_flag_that_one_rank_mistypes_ends_all_ranks_with_its_line(ranks, rank, tmp_path):
     flags = {"last" if rank else "others": ["--train.peices", "2"]}
-    ended = finish_ranks(start_ranks(2, *LOOPED, "--out", str(tmp_path / "run"), **flags), seconds=60)
+    ended = ranks.run(2, *LOOPED, "--out", str(tmp_path / "run"), **flags)
     assert [each.code for each in ended] == [2, 2]
     assert [each.messages.count("\n") for each in ended] == [1 - rank, rank]
     assert "did you mean --train.pieces" in ended[rank].messages
@@ -261,15 +266,14 @@ def own(scores, batch):
 
 
 @pytest.mark.slow
-def test_ranks_with_different_code_are_one_line_of_one_rank(tmp_path):
+def test_ranks_with_different_code_are_one_line_of_one_rank(ranks, tmp_path):
     flags = []
     for factor in (1, 5):
         path = tmp_path / str(factor) / "losses.py"
         path.parent.mkdir()
         path.write_text(OWN_LOSS.format(factor=factor))
         flags.append(["--train.loss", f"{path}:own"])
-    ranks = start_ranks(2, *LOOPED, "--out", str(tmp_path / "run"), others=flags[0], last=flags[1])
-    ended = finish_ranks(ranks, seconds=120)
+    ended = ranks.run(2, *LOOPED, "--out", str(tmp_path / "run"), others=flags[0], last=flags[1])
     assert [each.code for each in ended] == [2, 2]
     lines = [line for each in ended for line in each.messages.splitlines() if line.startswith("looped: ")]
     assert len(lines) == 1
@@ -288,10 +292,10 @@ class FullDisk(looped.Callback):
 
 
 @pytest.mark.slow
-def test_disk_that_is_full_on_rank_0_is_one_line(tmp_path):
+def test_disk_that_is_full_on_rank_0_is_one_line(ranks, tmp_path):
     (tmp_path / "disk.py").write_text(FULL_DISK)
     flags = ["--callback", f"{tmp_path / 'disk.py'}:FullDisk", "--train.checkpoint-every", "3"]
-    ended = finish_ranks(start_ranks(2, *LOOPED, "--out", str(tmp_path / "run"), *flags), seconds=120)
+    ended = ranks.run(2, *LOOPED, "--out", str(tmp_path / "run"), *flags)
     assert [each.code for each in ended] == [2, 2]
     said = [line for each in ended for line in each.messages.splitlines() if line.startswith("looped: ")]
     assert "No space left on device" in said[-1]
@@ -326,21 +330,21 @@ def test_rank_0_without_the_others_is_refused(monkeypatch):
     assert caught.value.field == "WORLD_SIZE"
 
 
-def test_rank_whose_neighbour_dies_ends_with_one_line(tmp_path):
-    processes = start_ranks(2, *LOOPED, "--out", str(tmp_path / "run"), "--train.checkpoint-every", "5")
+def test_rank_whose_neighbour_dies_ends_with_one_line(ranks, tmp_path):
+    processes = ranks.start(2, *LOOPED, "--out", str(tmp_path / "run"), "--train.checkpoint-every", "5")
     wait_until(lambda: any((tmp_path / "run").glob("checkpoints/step-*")), "no checkpoint")
     processes[1].kill()
-    left, killed = finish_ranks(processes, seconds=60)
+    left, killed = finish(processes, seconds=60)
     assert (left.code, killed.code) == (2, -signal.SIGKILL)
     assert "lost the connection to another rank" in left.messages.splitlines()[-1]
     assert "Traceback" not in left.messages
 
 
-def test_example_trains_the_block_alike_with_ddp_and_fsdp2():
+def test_example_trains_the_block_alike_with_ddp_and_fsdp2(ranks):
     script = str(ROOT / "examples" / "parallel.py")
     losses = {}
     for name, size, flags in (("DDP", 2, []), ("FSDP2", 2, ["--shard"])):
-        ended = finish_ranks(start_ranks(size, script, *flags))
+        ended = ranks.run(size, script, *flags)
         assert [each.code for each in ended] == [0] * size, ended[0].messages
         losses[name] = [float(loss) for loss in re.findall(r"loss ([\d.]+)$", ended[0].output, re.MULTILINE)]
     assert len(losses["DDP"]) == 20
