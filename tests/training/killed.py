@@ -1,15 +1,18 @@
 """A rank that is killed once per restart, in a place that the restart's number chooses.
 
-`torchrun --max-restarts N -m tests.training.killed FOLDER N` ends after N kills with a finished run.
+`python -m tests.training.killed FOLDER SIZE N` does what `torchrun --nproc-per-node SIZE --max-restarts N` does, but
+forks the ranks, so that a restart imports nothing. It ends after N kills with a finished run.
 """
 
 import os
 import signal
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from looped.config import RunConfig
 from looped.training import checkpoint, step
@@ -65,5 +68,14 @@ def main(folder: Path, num_kills: int) -> None:
             (folder / "found.txt").write_text(f"{restart} {found}")
 
 
+def launch(folder: Path, size: int, num_kills: int) -> None:
+    """Train with torchrun's agent, which restarts all ranks when one is killed."""
+    settings = LaunchConfig(
+        1, 1, size, max_restarts=num_kills, start_method="fork", run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d", rdzv_endpoint="localhost:0",
+    )  # fmt: skip
+    elastic_launch(settings, main)(folder, num_kills)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    launch(Path(sys.argv[1]), *map(int, sys.argv[2:]))

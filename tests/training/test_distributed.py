@@ -6,8 +6,6 @@ import random
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -180,20 +178,11 @@ def test_pieces_are_part_of_a_runs_identity_and_their_absence_is_not():
     assert config.key == "316ff8d321"  # as before there were pieces
 
 
-def torchrun(size: int, *words: str, restarts: int = 0) -> tuple[int, str]:
-    """Run ranks as a user does. Return the exit code and all messages."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
-    ran = subprocess.run(
-        [*command, "--max-restarts", str(restarts), *words], env=variables, capture_output=True, text=True, timeout=600
-    )
-    return ran.returncode, ran.stdout + ran.stderr
-
-
 @pytest.mark.parametrize(("size", "num_kills"), [(2, 2), pytest.param(4, 10, marks=pytest.mark.slow)])
-def test_rank_killed_again_and_again_restarts_and_ends_with_the_same_bits(size, num_kills, tmp_path):
-    code, said = torchrun(size, "-m", "tests.training.killed", str(tmp_path), str(num_kills), restarts=num_kills)
-    assert code == 0, said
+def test_rank_killed_again_and_again_restarts_and_ends_with_the_same_bits(programs, size, num_kills, tmp_path):
+    words = ("-m", "tests.training.killed", str(tmp_path), str(size), str(num_kills))
+    ended = programs.start(*words, environment=os.environ).finish(seconds=600)
+    assert ended.code == 0, ended.messages
     restarts, fingerprint = (tmp_path / "found.txt").read_text().split()
     assert int(restarts) == num_kills
     assert fingerprint == train_to_the_end(tmp_path / "undisturbed", ALONE)
