@@ -22,7 +22,7 @@ from looped.experiments import one_run, runner, workers
 from looped.experiments.one_run import WorkerResult
 from looped.experiments.records import RECORD_NAME, load_records, read_record
 from looped.experiments.runner import MAX_LOSSES, CellsFailed, run_experiment, status
-from looped.experiments.spec import Experiment
+from looped.experiments.spec import EvalPlan, Experiment
 from looped.experiments.tables import EXPERIMENTS, experiment
 from looped.experiments.workers import LocalWorkers, Workers, threads_per_worker
 from looped.training.logger import read_log
@@ -99,6 +99,32 @@ def finished(root: Path) -> int:
     return len(list(root.glob(f"*/{RECORD_NAME}")))
 
 
+class WorkersHere(Workers):
+    """Work in this process, for tests of what the runner does with the results: a new one imports for seconds."""
+
+    limit = 1
+
+    def __init__(self, root: Path, plan: EvalPlan) -> None:
+        self.root, self.plan = root, plan
+        self.running: list[RunConfig] = []
+
+    def start(self, config: RunConfig) -> None:
+        self.running.append(config)
+
+    def finished(self, seconds: float) -> list[tuple[RunConfig, WorkerResult]]:
+        config = self.running.pop()
+        return [(config, one_run.finish_cell(config, str(self.root), self.plan, 1))]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def workers_here(monkeypatch):
+    monkeypatch.setattr(runner, "open_workers", lambda _, __, root, plan, *___: WorkersHere(root, plan))
+
+
+@pytest.mark.usefixtures("workers_here")
 def test_runner_skips_finished_runs_and_status_shows_them(tmp_path, capsys):
     made, runs = small(), tmp_path / "runs"
     before = status(made, runs, load_records(None, runs))
@@ -137,6 +163,7 @@ def test_runner_skips_finished_runs_and_status_shows_them(tmp_path, capsys):
     assert said.err == ""
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize(
     ("name", "patterns"), [("table2", ("*:standard*",)), ("table3", ("*:standard*",)), ("loops", ("fixed:*",))]
 )
@@ -161,11 +188,12 @@ def test_status_without_records_says_where_it_looked(tmp_path, monkeypatch, caps
     assert said.err == expected
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize("how", [
     signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL
 ])  # fmt: skip
 def test_runner_stopped_in_training_resumes_from_the_last_checkpoint(how, tmp_path):
-    runs, num_steps = tmp_path / "runs", 2000
+    runs, num_steps = tmp_path / "runs", 600
     process = start_runner(runs, num_steps)
     wait_until(lambda: len(list(runs.glob("*/checkpoints/step-*"))) >= 3, "no checkpoints")
     said = stop(process, how)
@@ -174,9 +202,7 @@ def test_runner_stopped_in_training_resumes_from_the_last_checkpoint(how, tmp_pa
     assert finished(runs) < 3, "nothing was left to finish"
     kept = {folder.name: RunFolder(folder).newest_checkpoint() for folder in runs.iterdir() if folder.name[0] != "."}
     assert all(checkpoint is not None for checkpoint in kept.values())
-    again = start_runner(runs, num_steps)
-    _, said = again.communicate(timeout=300)
-    assert again.returncode == 0, said
+    assert run_experiment(slow(num_steps), runs)
     assert finished(runs) == 3
     for name in kept:
         steps = [step for _, step in read_log(runs / name / "log.jsonl")]
@@ -208,10 +234,11 @@ def weights(runs: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.usefixtures("workers_here")
 def test_runner_whose_worker_is_killed_replaces_it_and_ends_with_the_same_bits(tmp_path):
     """As a system does that is out of memory: nobody asks the worker, which may hold or wait for anything."""
     runs = tmp_path / "runs"
-    process = start_runner(runs, 600)
+    process = start_runner(runs, 400)
     wait_until(lambda: len({path.parent for path in runs.glob("*/checkpoints/step-*")}) == 2, "no checkpoints")
     os.kill(pool_processes(process.pid)[0], signal.SIGKILL)
     try:
@@ -221,34 +248,28 @@ def test_runner_whose_worker_is_killed_replaces_it_and_ends_with_the_same_bits(t
     assert process.returncode == 0, said
     assert said.count("its worker was killed (out of memory?); resuming it with a new one") == 1
     assert finished(runs) == 3
-    assert run_experiment(slow(600), tmp_path / "undisturbed", num_workers=1)
+    assert run_experiment(slow(400), tmp_path / "undisturbed")
     assert weights(runs) == weights(tmp_path / "undisturbed")
 
 
-class DeadlyWorkers(Workers):
-    """Work in this process. One run kills every worker it meets."""
+class DeadlyWorkers(WorkersHere):
+    """One run kills every worker it meets."""
 
     limit = 2
 
-    def __init__(self, deadly: RunConfig, root: Path, made: Experiment) -> None:
-        self.deadly, self.root, self.made, self.running = deadly, root, made, []
-
-    def start(self, config: RunConfig) -> None:
-        self.running.append(config)
+    def __init__(self, deadly: RunConfig, root: Path, plan: EvalPlan) -> None:
+        super().__init__(root, plan)
+        self.deadly = deadly
 
     def finished(self, seconds: float) -> list[tuple[RunConfig, WorkerResult]]:
-        config = self.running.pop()
-        if config == self.deadly:
-            return [(config, WorkerResult("lost", "its worker was killed"))]
-        return [(config, one_run.finish_cell(config, str(self.root), self.made.eval_plan, 1))]
-
-    def close(self) -> None:
-        pass
+        if self.running[-1] == self.deadly:
+            return [(self.running.pop(), WorkerResult("lost", "its worker was killed"))]
+        return super().finished(seconds)
 
 
 def test_runner_gives_up_a_run_that_keeps_killing_its_workers_and_finishes_the_others(tmp_path, monkeypatch, capsys):
     made = small("ED40:standard", "ED40:modulated r=1")
-    workers = DeadlyWorkers(made.cells[0].config, tmp_path, made)
+    workers = DeadlyWorkers(made.cells[0].config, tmp_path, made.eval_plan)
     monkeypatch.setattr(runner, "open_workers", lambda *_: workers)
     with pytest.raises(CellsFailed, match="ED40, standard could not be finished: its worker was killed"):
         run_experiment(made, tmp_path)
@@ -256,6 +277,7 @@ def test_runner_gives_up_a_run_that_keeps_killing_its_workers_and_finishes_the_o
     assert finished(tmp_path) == 1
 
 
+@pytest.mark.usefixtures("workers_here")
 def test_runner_killed_in_a_test_does_not_train_again(tmp_path):
     runs = tmp_path / "runs"
     process = start_runner(runs, 20, test_size=60_000, workers=1)
@@ -352,6 +374,7 @@ def test_runner_reports_a_folder_of_another_config_and_leaves_it_alone(tmp_path,
     assert "train.forgotten" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("workers_here")
 def test_runner_reports_a_failed_run_and_finishes_the_others(tmp_path, capsys):
     made, runs = small(), tmp_path / "runs"
     strange = runs / made.cells[1].config.folder_name
@@ -387,6 +410,7 @@ def test_runner_without_a_text_of_the_plan_fails_before_training(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.usefixtures("workers_here")
 def test_runner_trains_a_run_per_seed(tmp_path):
     made = small("ED40:looped r=1")
     assert run_experiment(made, tmp_path, num_seeds=2, num_workers=1)
