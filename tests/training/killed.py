@@ -1,7 +1,8 @@
 """A rank that is killed once per restart, in a place that the restart's number chooses.
 
-`python -m tests.training.killed FOLDER SIZE N` does what `torchrun --nproc-per-node SIZE --max-restarts N` does, but
-forks the ranks, so that a restart imports nothing. It ends after N kills with a finished run.
+`torchrun --max-restarts N -m tests.training.killed FOLDER N` ends after N kills with a finished run.
+`python -m tests.training.killed FOLDER SIZE N` does the same with SIZE ranks that are forked, so that a restart imports
+nothing.
 """
 
 import os
@@ -78,4 +79,4 @@ def launch(folder: Path, size: int, num_kills: int) -> None:
 
 
 if __name__ == "__main__":
-    launch(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    (main if "RANK" in os.environ else launch)(Path(sys.argv[1]), *map(int, sys.argv[2:]))

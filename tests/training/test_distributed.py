@@ -6,6 +6,8 @@ import random
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -178,14 +180,30 @@ def test_pieces_are_part_of_a_runs_identity_and_their_absence_is_not():
     assert config.key == "316ff8d321"  # as before there were pieces
 
 
-@pytest.mark.parametrize(("size", "num_kills"), [(2, 2), pytest.param(4, 10, marks=pytest.mark.slow)])
-def test_rank_killed_again_and_again_restarts_and_ends_with_the_same_bits(programs, size, num_kills, tmp_path):
-    words = ("-m", "tests.training.killed", str(tmp_path), str(size), str(num_kills))
+KILLED = "tests.training.killed"
+
+
+def test_rank_killed_again_and_again_restarts_and_ends_with_the_same_bits(programs, tmp_path):
+    words = ("-m", KILLED, str(tmp_path), "2", "2")
     ended = programs.start(*words, environment=os.environ).finish(seconds=600)
     assert ended.code == 0, ended.messages
-    restarts, fingerprint = (tmp_path / "found.txt").read_text().split()
+    assert_undisturbed(tmp_path, num_kills=2)
+
+
+@pytest.mark.slow
+def test_rank_killed_ten_times_under_torchrun_ends_with_the_same_bits(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    words = [*command, "--max-restarts", "10", "-m", KILLED, str(tmp_path), "10"]
+    ran = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stderr
+    assert_undisturbed(tmp_path, num_kills=10)
+
+
+def assert_undisturbed(folder: Path, num_kills: int) -> None:
+    restarts, fingerprint = (folder / "found.txt").read_text().split()
     assert int(restarts) == num_kills
-    assert fingerprint == train_to_the_end(tmp_path / "undisturbed", ALONE)
+    assert fingerprint == train_to_the_end(folder / "undisturbed", ALONE)
 
 
 LOOPED = ["-m", "looped", "train", "edit-distance", "--recipe", "laptop", "--task.length", "4", "--model.dim", "16",
