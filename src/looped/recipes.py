@@ -56,8 +56,6 @@ _LOOPED_WARM = {"muon_learning_rate": 0.003, "learning_rate": 3e-4}
 _MODULATED_WARM = {"muon_learning_rate": 0.002, "learning_rate": 2e-4}
 
 _TUNED = {"muon_learning_rate": 0.002, "learning_rate": 2e-4, "warmup_steps": 10, "num_steps": 400}
-# No stage may be one that a shipped model has solved: its gradients would be so small that the spike guard takes those
-# of the next length for spikes.
 _TUNED_STRINGS = {
     **_WARM_STRINGS,
     **_TUNED,

@@ -6,7 +6,6 @@ gpu     the paper's problems, at most ten minutes per run on one H100 or H200
 paper   the paper's problems, sizes and hyperparameters
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -87,9 +86,6 @@ _SMOKE_TRAIN: dict[str, Any] = {
     "num_threads": 1,
 }  # fmt: skip
 
-# Letters of the strings that the shipped models with 50 loops were trained on.
-SHIPPED_LENGTHS = {"lcs": 60, "edit-distance": 40}
-
 # Speed of one H200 with the `fast` recipe, measured once (dev/LOG.md). A step has a fixed cost, a cost per loop and
 # layer, and the cost of its FLOPs (`training_flops`) at a rate that depends on the width of the model. Training gets
 # eight of the ten minutes of a `gpu` run; compiling and testing get the rest. These numbers determine the number of
@@ -157,16 +153,7 @@ def tune_config(problem: str, scale: Scale, block: str, **model: Any) -> RunConf
     if block == "standard" or SCALE_SPECS[scale].recipe == "laptop":
         has_prefixes = "dense" in recipes_for(PROBLEMS[problem].task)
         return (dense_config if has_prefixes else base_config)(problem, scale, block, **model)
-    config = base_config(problem, scale, block, "tune", **model)
-    known, length = SHIPPED_LENGTHS.get(config.task.name, math.inf), config.task.size
-    if length <= known:
-        return config
-    # A model that knows 60 letters is right for most strings of 62 and for none of 80, so lengths grow by small steps.
-    # At a solved length gradients are tiny, so the spike guard would skip most steps of the next one. At the rates of
-    # the recipe, the model forgets in ten steps what it knows.
-    shares = tuple((known + (length - known) * part / 16) / length for part in range(1, 17))
-    gentle = {"muon_learning_rate": 5e-4, "learning_rate": 5e-5, "spike_factor": None}
-    return replace(config, train=config.train.override(size_choices=shares, **gentle))
+    return base_config(problem, scale, block, "tune", **model)
 
 
 def fit_budget(config: RunConfig, scale: Scale) -> RunConfig:

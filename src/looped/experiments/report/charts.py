@@ -12,7 +12,7 @@ from looped.utils.stats import correlation
 from looped.viz.plots import COLOURS, GREY, PALETTE, Chart, Dots, Level, Lines, Series
 
 RECIPE_MARKERS = {"fast": "o", "dense": "s", "long": "P", "warm": "D", "tune": "X", "paper": "^"}
-MARKER_NAMES = {"s": "squares", "P": "plus signs", "D": "diamonds", "^": "triangles"}
+MARKER_NAMES = {"s": "squares", "P": "plus signs", "D": "diamonds", "X": "crosses", "^": "triangles"}
 """all markers but the dots, which any recipe may have"""
 EXTRAPOLATIONS = ("clamp", "rescale")
 """test sets with the same examples, but other time indices beyond the trained loops"""
