@@ -57,7 +57,7 @@ _MODULATED_WARM = {"muon_learning_rate": 0.002, "learning_rate": 2e-4}
 
 _TUNED = {"muon_learning_rate": 0.002, "learning_rate": 2e-4, "warmup_steps": 10, "num_steps": 400}
 _TUNED_STRINGS = {
-    **_WARM_STRINGS,
+    **_DENSE_STRINGS,
     **_TUNED,
     "size_choices": (0.7, 0.8, 0.9, 1.0),
     "batch_size": 16,
@@ -305,10 +305,10 @@ def recipe(name: str, task: str, block: str = "looped") -> RunConfig:
             model=replace(config.model, **part.get("model", {})),
             train=config.train.override(**part.get("train", {})),
         )
-    has_origin = name not in ("warm", "tune") or config.train.init_from is not None
-    require_field(
-        has_origin, "model.block", f"looped or modulated for {name}, because no other model is shipped", block
-    )
+    # A recipe that starts from shipped models for some blocks cannot start from random weights for the others.
+    needs_origin = any("init_from" in part.get("train", {}) for part in RECIPES[name].values())
+    expected = f"looped or modulated for {name}, because no other model is shipped"
+    require_field(not needs_origin or config.train.init_from is not None, "model.block", expected, block)
     return config
 
 
